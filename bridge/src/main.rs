@@ -1,0 +1,2 @@
+//! The `gpu-bridge` binary: daemon and command line.
+fn main() {}

@@ -1,0 +1,1 @@
+//! A small model of a Kubernetes API server, and the HTTP API on top of it.
