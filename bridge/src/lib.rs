@@ -1,1 +1,5 @@
-//! Moves GPU nodes between Slurm and Kubernetes without ever letting both start work on one node.
+//! Moves GPU nodes between Slurm and Kubernetes without ever letting both start work on one node: the daemon and its
+//! command line. The rules live in `gpu-bridge-core`; here is the shell around them.
+
+pub mod kubernetes;
+pub mod slurm;

@@ -1,1 +1,8 @@
-//! The rules of gpu-bridge: model, handover, arbiter, planner, calendar (pure: no I/O, clock, async or randomness).
+//! The rules of gpu-bridge: model, gates, handover, arbiter, planner, calendar.
+//!
+//! **Invariant of this crate:** no I/O, no clock, no async, no randomness. Time and ids come in as arguments, so the
+//! whole of it runs the same in the daemon, in tests and in the simulator.
+
+pub mod facts;
+pub mod ids;
+pub mod mark;

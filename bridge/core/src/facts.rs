@@ -1,0 +1,51 @@
+//! What was observed of the two schedulers, in our words. Facts are what somebody said at an instant, no more: what they
+//! mean for a gate is decided in [`crate::gate`]. A thing that could not be looked at is [`Seen::Unknown`], never an
+//! old value and never a default.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+pub mod kubernetes;
+pub mod slurm;
+
+/// An observation, or the reason why there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Seen<T> {
+    /// We could not look, or the answer could not be believed. Never counts as closed or empty.
+    Unknown {
+        /// Why, for people.
+        why: String,
+    },
+    /// This was seen.
+    At {
+        /// When we asked (not when the answer came): the fact is no newer than this.
+        at: Timestamp,
+        /// What was seen.
+        value: T,
+    },
+}
+
+impl<T> Seen<T> {
+    /// An unknown with its reason.
+    pub fn unknown(why: impl Into<String>) -> Self {
+        Self::Unknown { why: why.into() }
+    }
+
+    /// The value, where there is one.
+    pub fn value(&self) -> Option<&T> {
+        match self {
+            Self::Unknown { .. } => None,
+            Self::At { value, .. } => Some(value),
+        }
+    }
+}
+
+/// Everything observed in one tick.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Slurm's word.
+    pub slurm: Seen<slurm::Slurm>,
+    /// Kubernetes' word.
+    pub kubernetes: Seen<kubernetes::Kubernetes>,
+}

@@ -1,0 +1,247 @@
+//! What Slurm says: nodes, jobs, reservations, partitions, in Slurm's own words but free of any REST version's shape.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{JobId, SlurmNodeName};
+
+/// One look at the whole cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Slurm {
+    /// Every node that Slurm lists. A node that is missing here is Unknown, not gone.
+    pub nodes: BTreeMap<SlurmNodeName, Node>,
+    /// Every job that is pending, or whose end Slurm has not finished yet (running, suspended, completing …).
+    pub jobs: BTreeMap<JobId, Job>,
+    /// Every reservation, others' too, by name.
+    pub reservations: BTreeMap<String, Reservation>,
+    /// Every partition, by name.
+    pub partitions: BTreeMap<String, Partition>,
+    /// The highest job id Slurm has shown in this look, finished jobs included; for noticing that its time ran backwards.
+    pub highest_job_id: Option<JobId>,
+}
+
+/// A node's base state.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BaseState {
+    /// No job has resources of it.
+    Idle,
+    /// Some of its resources are allocated.
+    Mixed,
+    /// All of it is allocated.
+    Allocated,
+    /// Not usable; jobs on it were killed.
+    Down,
+    /// Configured, but not yet existing.
+    Future,
+    /// In error.
+    Error,
+    /// Slurm itself does not know (after a restart, until the node registers).
+    Unknown,
+    /// A word that we don't know: never taken for available.
+    Other(String),
+}
+
+/// A flag beside the base state.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeFlag {
+    /// DRAIN: nothing new starts.
+    Drain,
+    /// COMPLETING: a job's end (epilog, processes) is not finished.
+    Completing,
+    /// PLANNED: the backfill scheduler holds it for a waiting job. Not busy.
+    Planned,
+    /// RESERVED: in an active reservation.
+    Reserved,
+    /// MAINTENANCE: in an active MAINT reservation.
+    Maintenance,
+    /// CLOUD node.
+    Cloud,
+    /// Dynamic node.
+    DynamicNorm,
+    /// NOT_RESPONDING.
+    NotResponding,
+    /// FAIL.
+    Fail,
+    /// INVALID_REG: registered with less than configured.
+    InvalidReg,
+    /// A reboot was asked for or is under way.
+    Reboot,
+    /// Any power-saving flag (POWERED_DOWN, POWERING_UP, POWERING_DOWN, POWER_DOWN …).
+    Power,
+    /// A word that we don't know: never taken for available.
+    Other(String),
+}
+
+/// A node as Slurm shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Base state.
+    pub state: BaseState,
+    /// Flags beside it.
+    pub flags: BTreeSet<NodeFlag>,
+    /// Why it is drained or down, with who said so and when; `None` where there is no reason.
+    pub reason: Option<Reason>,
+    /// Configured GPUs (GRES `gpu`, all types together).
+    pub gpus: u32,
+    /// GPUs in use by GRES accounting; `None` where it could not be read, which counts as in use.
+    pub gpus_used: Option<u32>,
+    /// Partitions it is in.
+    pub partitions: BTreeSet<String>,
+}
+
+/// A node's reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    /// The text, whole.
+    pub text: String,
+    /// Who set it.
+    pub user: String,
+    /// When it was set; `None` where Slurm does not say.
+    pub at: Option<Timestamp>,
+}
+
+/// A job's base state.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// Waits.
+    Pending,
+    /// Has its nodes, and prepares them (CONFIGURING counts here).
+    Configuring,
+    /// Runs.
+    Running,
+    /// Suspended: can resume on a drained node.
+    Suspended,
+    /// Ended or ending; its processes or epilog may still run (COMPLETING, STAGE_OUT, SIGNALING …).
+    Completing,
+    /// Ended, wholly (COMPLETED, CANCELLED, FAILED, TIMEOUT, NODE_FAIL, PREEMPTED … without COMPLETING).
+    Finished,
+    /// A word that we don't know: taken for unfinished.
+    Other(String),
+}
+
+/// A job, or a pending array (one record for all its waiting tasks).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Its number.
+    pub id: JobId,
+    /// Where it stands.
+    pub state: JobState,
+    /// Who runs it.
+    pub user: String,
+    /// Its partition (a pending job may name several, separated by commas).
+    pub partition: String,
+    /// Nodes it has (allocated). Empty while pending.
+    pub nodes: BTreeSet<SlurmNodeName>,
+    /// Nodes that it insists on (`--nodelist`).
+    pub required_nodes: BTreeSet<SlurmNodeName>,
+    /// How many nodes it wants.
+    pub node_count: u32,
+    /// GPUs that it wants or has on each node, as far as Slurm tells; 0 for a CPU job.
+    pub gpus_per_node: u32,
+    /// Its time limit; `None` for unlimited (which is never "soon").
+    pub time_limit: Option<SignedDuration>,
+    /// When it started; `None` while pending.
+    pub start: Option<Timestamp>,
+    /// The latest it can end by its time limit; `None` while pending or unlimited.
+    pub end_by: Option<Timestamp>,
+    /// May it be requeued (`--requeue`)?
+    pub requeue: bool,
+    /// Why it waits (`Resources`, `ReqNodeNotAvail…`), in Slurm's word.
+    pub pending_reason: Option<String>,
+}
+
+/// A reservation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reservation {
+    /// Its name.
+    pub name: String,
+    /// Its nodes.
+    pub nodes: BTreeSet<SlurmNodeName>,
+    /// Users who may use it.
+    pub users: BTreeSet<String>,
+    /// Accounts that may use it.
+    pub accounts: BTreeSet<String>,
+    /// Flags, in Slurm's words (`MAINT`, `IGNORE_JOBS`, `SPEC_NODES` …).
+    pub flags: BTreeSet<String>,
+    /// Start.
+    pub start: Timestamp,
+    /// End.
+    pub end: Timestamp,
+}
+
+impl Reservation {
+    /// Is it in force at `now`?
+    pub fn is_active(&self, now: Timestamp) -> bool {
+        self.start <= now && now < self.end
+    }
+}
+
+/// A partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partition {
+    /// Its nodes.
+    pub nodes: BTreeSet<SlurmNodeName>,
+    /// Its longest time limit; `None` for unlimited.
+    pub max_time: Option<SignedDuration>,
+    /// May jobs start in it (state UP)?
+    pub up: bool,
+}
+
+/// A write on Slurm. Each is idempotent: asking twice is as asking once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Set DRAIN with a reason. Refused by the port where a foreign DRAIN stands, unless `over` names exactly its text.
+    Drain {
+        /// Which node.
+        node: SlurmNodeName,
+        /// The reason, whole ([`crate::mark::DrainReason`] as text, or a plain one at release).
+        reason: String,
+        /// The text of the reason that may be overwritten beside our own (known from a look just before).
+        over: Option<String>,
+    },
+    /// Take DRAIN away, where the reason is exactly this one.
+    Undrain {
+        /// Which node.
+        node: SlurmNodeName,
+        /// The reason that must stand there.
+        reason: String,
+    },
+    /// Create our reservation, or bring it to this shape where it exists.
+    Reserve(ReservationSpec),
+    /// Delete our reservation; one that is not there is fine.
+    Unreserve {
+        /// Its name, always one of ours.
+        name: String,
+    },
+}
+
+/// How our reservation should be: exactly one node, `users=root`, MAINT.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservationSpec {
+    /// Its name (`gpu-bridge_h0042`).
+    pub name: String,
+    /// Its one node.
+    pub node: SlurmNodeName,
+    /// Start; one in the past means now. Ignored where the reservation is already active (Slurm cannot change it).
+    pub start: Timestamp,
+    /// End.
+    pub end: Timestamp,
+    /// Whether IGNORE_JOBS stands beside MAINT (needed while jobs run on the node).
+    pub jobs: RunningJobs,
+}
+
+/// What a reservation does about jobs that run on its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunningJobs {
+    /// IGNORE_JOBS: they run on.
+    Ignore,
+    /// The node is empty: without the flag.
+    None,
+}
