@@ -1,1 +1,6 @@
-//! A pure model of a Slurm cluster, and a slurmrestd on top of it.
+//! A pure model of a Slurm cluster ([`Cluster`]), a slurmrestd and a scontrol on top of it.
+
+pub mod hostlist;
+pub mod model;
+
+pub use model::Cluster;
