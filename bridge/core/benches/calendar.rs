@@ -15,8 +15,8 @@ fn thousand() -> Calendar {
     let mut calendar = Calendar::new();
     for n in 0..1000_u32 {
         let window = Window::new(WindowSpec {
-            name: format!("w{n:04}"),
-            pool: format!("pool{}", n % 4),
+            name: format!("w{n:04}").as_str().into(),
+            pool: format!("pool{}", n % 4).as_str().into(),
             nodes: 1 + n % 8,
             when: When::Cron {
                 cron: format!("{} {} * * {}", n % 60, n % 24, n % 7),
@@ -45,7 +45,7 @@ fn bench(c: &mut Criterion) {
         });
     });
     c.bench_function("demand of a pool over 1,000 windows", |b| {
-        b.iter(|| calendar.demand(black_box("pool1"), black_box(at)));
+        b.iter(|| calendar.demand(black_box(&"pool1".into()), black_box(at)));
     });
     c.bench_function("occurrences of a day over 1,000 windows", |b| {
         b.iter(|| {

@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BinaryHeap, btree_map};
 
 use jiff::Timestamp;
 
+use crate::ids::{PoolName, WindowName};
+
 pub use window::{
     Blackout, BlackoutSpec, DURATION_MAX, EXCEPT_MAX, Error, NODES_MAX, Occurrence, Overlap, Phase, When,
     Window, WindowSpec,
@@ -27,7 +29,7 @@ pub use zone::Zone;
 /// All windows and blackouts of a site, each with a unique name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Calendar {
-    windows: BTreeMap<String, Window>,
+    windows: BTreeMap<WindowName, Window>,
     blackouts: BTreeMap<String, Blackout>,
 }
 
@@ -61,9 +63,9 @@ impl Calendar {
     /// # Errors
     /// If its name is taken by another window.
     pub fn add_window(&mut self, window: Window) -> Result<(), DuplicateName> {
-        match self.windows.entry(window.name().to_owned()) {
+        match self.windows.entry(window.name().clone()) {
             btree_map::Entry::Occupied(entry) => {
-                Err(DuplicateName { kind: "window", name: entry.key().clone() })
+                Err(DuplicateName { kind: "window", name: entry.key().to_string() })
             }
             btree_map::Entry::Vacant(entry) => {
                 entry.insert(window);
@@ -121,7 +123,7 @@ impl Calendar {
 
     /// How many nodes `pool` must have ready at `t`: windows that are on. The sum of the `add` windows plus the maximum
     /// of the others.
-    pub fn demand(&self, pool: &str, t: Timestamp) -> u32 {
+    pub fn demand(&self, pool: &PoolName, t: Timestamp) -> u32 {
         self.nodes_in(pool, t, |phase| match phase {
             Phase::On => true,
             Phase::Off | Phase::Lead | Phase::CoolDown => false,
@@ -129,7 +131,7 @@ impl Calendar {
     }
 
     /// How many nodes `pool` may hold at `t` for its windows: like [`Calendar::demand`], with leads and cool-downs.
-    pub fn target(&self, pool: &str, t: Timestamp) -> u32 {
+    pub fn target(&self, pool: &PoolName, t: Timestamp) -> u32 {
         self.nodes_in(pool, t, |phase| match phase {
             Phase::Lead | Phase::On | Phase::CoolDown => true,
             Phase::Off => false,
@@ -165,10 +167,10 @@ impl Calendar {
         self.windows().filter(move |window| window.is_over(t))
     }
 
-    fn nodes_in(&self, pool: &str, t: Timestamp, counts: impl Fn(Phase) -> bool) -> u32 {
+    fn nodes_in(&self, pool: &PoolName, t: Timestamp, counts: impl Fn(Phase) -> bool) -> u32 {
         let mut sum = 0_u32;
         let mut max = 0;
-        for window in self.windows().filter(|window| window.spec().pool == pool) {
+        for window in self.windows().filter(|window| &window.spec().pool == pool) {
             if counts(window.phase_at(t)) {
                 match window.spec().overlap {
                     Overlap::Add => sum = sum.saturating_add(window.spec().nodes),

@@ -15,15 +15,15 @@ fn minutes(minutes: i64) -> SignedDuration {
 
 fn spec(name: &str, zone: &str, when: When) -> WindowSpec {
     WindowSpec {
-        name: name.to_owned(),
-        pool: "gpu-burst".to_owned(),
+        name: name.into(),
+        pool: "gpu-burst".into(),
         nodes: 3,
         when,
         zone: zone.to_owned(),
         lead: SignedDuration::ZERO,
         cooldown: SignedDuration::ZERO,
         owner: "retail-platform".to_owned(),
-        ticket: Some("CHG-1187".to_owned()),
+        ticket: Some("CHG-1187".into()),
         expires: None,
         overlap: Overlap::Max,
         except: Vec::new(),
@@ -261,7 +261,7 @@ fn windows_that_make_no_sense() {
         (|w| w.zone = "/etc/localtime".to_owned(), &["zone"]),
         (|w| w.nodes = 0, &["nodes"]),
         (|w| (w.lead, w.cooldown) = (minutes(-1), minutes(-1)), &["lead", "cooldown"]),
-        (|w| (w.owner, w.pool) = (" ".to_owned(), String::new()), &["pool", "owner"]),
+        (|w| (w.owner, w.pool) = (" ".to_owned(), "".into()), &["pool", "owner"]),
         (|w| (w.when, w.ticket) = (once("2026-11-11T10:00", "2026-11-12T10:00"), None), &["ticket"]),
         (
             |w| {
@@ -305,11 +305,11 @@ fn a_window_through_its_phases_and_a_restart_inside_it() {
     ];
     for (at, phase, demand, target, next) in rows {
         assert_eq!(window.phase_at(t(at)), phase, "{at}");
-        assert_eq!(calendar.demand("gpu-burst", t(at)), demand, "{at}");
-        assert_eq!(calendar.target("gpu-burst", t(at)), target, "{at}");
+        assert_eq!(calendar.demand(&"gpu-burst".into(), t(at)), demand, "{at}");
+        assert_eq!(calendar.target(&"gpu-burst".into(), t(at)), target, "{at}");
         assert_eq!(calendar.on_at(t(at)).count(), usize::from(demand > 0), "{at}");
         assert_eq!(calendar.next_change_after(t(at)), Some(t(next)), "{at}");
-        assert_eq!(calendar.demand("gpu-train", t(at)), 0);
+        assert_eq!(calendar.demand(&"gpu-train".into(), t(at)), 0);
     }
 }
 
@@ -331,13 +331,13 @@ fn two_spikes_twenty_minutes_apart() {
     for (at, demand, target) in rows {
         let at = t(&format!("2026-11-11T{at}Z"));
         assert_eq!(
-            (calendar.demand("gpu-burst", at), calendar.target("gpu-burst", at)),
+            (calendar.demand(&"gpu-burst".into(), at), calendar.target(&"gpu-burst".into(), at)),
             (demand, target),
             "{at}"
         );
     }
     let listing = calendar.occurrences_between(t("2026-11-11T11:12Z"), t("2026-11-11T11:13Z"), 10);
-    let names: Vec<&str> = listing.occurrences.iter().map(|o| o.window.name()).collect();
+    let names: Vec<&str> = listing.occurrences.iter().map(|o| o.window.name().as_str()).collect();
     assert_eq!(names, ["first", "second"], "the first cools down, the lead of the second has begun");
 }
 
@@ -352,7 +352,7 @@ fn overlaps_add_up_as_their_windows_say() {
         .collect();
     windows[2].overlap = Overlap::Add;
     windows[3].overlap = Overlap::Add;
-    assert_eq!(calendar(windows).demand("gpu-burst", t("2026-11-11T10:30Z")), 5 + 2 + 4);
+    assert_eq!(calendar(windows).demand(&"gpu-burst".into(), t("2026-11-11T10:30Z")), 5 + 2 + 4);
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn a_blackout_beats_the_taking_but_not_the_running_spike() {
         ("2026-12-24T08:00Z", 0, true, "2027-01-01T23:00Z"),
     ];
     for (at, demand, frozen, next) in rows {
-        assert_eq!(calendar.demand("gpu-burst", t(at)), demand, "{at}");
+        assert_eq!(calendar.demand(&"gpu-burst".into(), t(at)), demand, "{at}");
         assert_eq!(calendar.blackout_at(t(at)).is_some(), frozen, "{at}");
         assert_eq!(calendar.next_change_after(t(at)), Some(t(next)), "{at}");
     }
@@ -397,7 +397,7 @@ fn expiry_and_exceptions() {
     one_off.cooldown = minutes(45);
     let calendar = calendar(vec![one_off]);
     let long_after = t("2027-03-01T00:00Z");
-    assert_eq!(calendar.demand("gpu-burst", long_after), 0);
+    assert_eq!(calendar.demand(&"gpu-burst".into(), long_after), 0);
     assert_eq!(calendar.next_change_after(long_after), None);
     assert_eq!(calendar.over_at(long_after).count(), 1);
     assert_eq!(calendar.over_at(t("2026-11-11T11:30Z")).count(), 0, "it cools down");
@@ -422,7 +422,7 @@ fn listing_is_ordered_and_bounded() {
     let all = calendar.occurrences_between(t("2026-01-01T00:00Z"), t("2026-01-01T02:00Z"), 1000);
     assert!(!all.truncated);
     assert!(all.occurrences.is_sorted_by_key(|o| o.start));
-    let count = |name| all.occurrences.iter().filter(|o| o.window.name() == name).count();
+    let count = |name| all.occurrences.iter().filter(|o| o.window.name().as_str() == name).count();
     assert_eq!((count("early"), count("late")), (2, 12), "the long lead reaches back into the interval");
     let some = calendar.occurrences_between(t("2026-01-01T00:00Z"), t("2026-01-01T02:00Z"), 3);
     assert!(some.truncated);

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::cron::{self, Cron};
 use super::rule::{Interval, Rule, Starts};
 use super::zone::Zone;
+use crate::ids::{PoolName, Ticket, WindowName};
 
 /// Longest wall-clock length of a window or blackout, and longest lead and cool-down: 366 days.
 pub const DURATION_MAX: SignedDuration = SignedDuration::from_hours(366 * 24);
@@ -48,9 +49,9 @@ pub enum Overlap {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowSpec {
     /// Unique in the calendar.
-    pub name: String,
+    pub name: WindowName,
     /// The pool that must have the nodes ready.
-    pub pool: String,
+    pub pool: PoolName,
     /// How many nodes, 1 to 65,536.
     pub nodes: u32,
     /// When.
@@ -64,7 +65,7 @@ pub struct WindowSpec {
     /// Who answers for it.
     pub owner: String,
     /// Ticket; a must for one-off windows.
-    pub ticket: Option<String>,
+    pub ticket: Option<Ticket>,
     /// Last date on which it opens. What opened then runs to its end.
     pub expires: Option<Date>,
     /// How it adds up with others of its pool.
@@ -201,7 +202,9 @@ impl Window {
     /// Everything that is wrong with it, not only the first thing.
     pub fn new(mut spec: WindowSpec) -> Result<Self, Vec<Error>> {
         let mut errors = Vec::new();
-        for (field, text) in [("name", &spec.name), ("pool", &spec.pool), ("owner", &spec.owner)] {
+        for (field, text) in
+            [("name", spec.name.as_str()), ("pool", spec.pool.as_str()), ("owner", &spec.owner)]
+        {
             if text.trim().is_empty() {
                 errors.push(Error::Empty { field });
             }
@@ -222,7 +225,7 @@ impl Window {
         spec.except.sort_unstable();
         spec.except.dedup();
         if let When::Once { start, end } = spec.when {
-            if spec.ticket.as_deref().is_none_or(|ticket| ticket.trim().is_empty()) {
+            if spec.ticket.as_ref().is_none_or(|ticket| ticket.as_str().trim().is_empty()) {
                 errors.push(Error::NoTicket);
             }
             if let Some(expires) = spec.expires {
@@ -250,7 +253,7 @@ impl Window {
     }
 
     /// Unique in its calendar.
-    pub fn name(&self) -> &str {
+    pub fn name(&self) -> &WindowName {
         &self.spec.name
     }
 
