@@ -5,5 +5,6 @@
 
 pub mod calendar;
 pub mod facts;
+pub mod hostlist;
 pub mod ids;
 pub mod mark;
