@@ -1,7 +1,7 @@
 //! Moves GPU nodes between Slurm and Kubernetes without ever letting both start work on one node: the daemon and its
 //! command line. The rules live in `gpu-bridge-core`; here is the shell around them.
-//! Moves GPU nodes between Slurm and Kubernetes without ever letting both start work on one node.
 
 pub mod kubernetes;
 pub mod ledger;
 pub mod slurm;
+pub mod store;

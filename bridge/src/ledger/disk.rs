@@ -98,8 +98,14 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
+    /// The right to write the ledger in `dir`.
     pub(crate) fn take(dir: &Path) -> Result<Self, Error> {
-        let path = dir.join(LOCK_NAME);
+        Self::take_named(dir, LOCK_NAME, FILE_NAME)
+    }
+
+    /// The right to write `guarded` in `dir`, by the lock file `name`.
+    pub(crate) fn take_named(dir: &Path, name: &str, guarded: &str) -> Result<Self, Error> {
+        let path = dir.join(name);
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -114,7 +120,7 @@ impl Lock {
                 let mut text = String::new();
                 // The holder may be about to write its pid; then the message goes without.
                 let pid = file.take(32).read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-                return Err(Error::Locked { path: dir.join(FILE_NAME), pid });
+                return Err(Error::Locked { path: dir.join(guarded), pid });
             }
             Err(TryLockError::Error(e)) => return Err(Error::io("locking", e)),
         }

@@ -13,7 +13,7 @@ pub enum Error {
     #[error("{0}")]
     Broken(Broken),
     /// Another live process holds the ledger.
-    #[error("ledger {} is in use by {}; only one gpu-bridge may run on a state folder", path.display(), Holder(*pid))]
+    #[error("{} is in use by {}; only one gpu-bridge may run on a state folder", path.display(), Holder(*pid))]
     Locked {
         /// The ledger file.
         path: PathBuf,

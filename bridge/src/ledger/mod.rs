@@ -35,6 +35,8 @@ pub use line::{FORMAT, LineHash, MAX_LINE_BYTES, Seq};
 pub use read::{Entries, Entry, Torn};
 pub use sim::{Keep, SimDisk};
 
+pub(crate) use disk::{Lock, sync_dir};
+
 use read::Walk;
 
 /// Lines that may wait for the disk.
