@@ -1,0 +1,529 @@
+//! One running Slurm: its namespaces, its daemons, and the ways in. The lab's first process holds the mount, pid and host name
+//! namespaces; killing it ends everything. It ends by itself when its owner does, as it waits on a pipe from it.
+
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::conf::{self, Ports};
+use super::daemons::{Daemon, REST_SOCKET, as_user};
+use super::{HOST, INSIDE, Options, REST_USER, USERS, root};
+use crate::command::{self, Output, log_tail};
+use crate::error::{Error, Result, at};
+use crate::run::{Folder, Kind, Life, Process};
+use crate::{random, wait_until};
+
+const EXEC_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+const FIRST_NODE_PORT: u16 = 10;
+const MOST_NODES: usize = 80;
+const MOST_GPUS: u8 = 16;
+
+/// What the lab's first process does before it waits: `$1` the root, `$2` the run folder, `$3` the host name, `$4` the GPU
+/// device files, `$5` what to wait for. The root is shared with other labs, so it is read-only here; what daemons and jobs
+/// write to lies in memory or in the run folder.
+const NAMESPACE: &str = r#"
+mount --bind "$1" "$1"
+cd "$1"
+mount -o remount,bind,ro "$1"
+mount -t proc proc "$1/proc"
+mount --rbind /dev "$1/dev"
+mount --rbind /sys "$1/sys"
+mount -t tmpfs -o mode=755 run "$1/run"
+mount -t tmpfs -o mode=1777 tmp "$1/tmp"
+mount -t tmpfs -o mode=1777 tmp "$1/var/tmp"
+mkdir "$1/run/lab" "$1/run/gpu"
+mount --bind "$2" "$1/run/lab"
+hostname "$3"
+for gpu in $(seq 0 "$4"); do mknod -m 666 "$1/run/gpu/gpu$gpu" c 1 3; done
+exec chroot "$1" /bin/sh -c 'exec 3<&0; : >/run/lab/made; eval "$1 <&3 >/dev/null 3<&- &"; exec 3<&-; wait $!' sh "$5"
+"#;
+
+/// Why this machine cannot run a Slurm lab, if it can't.
+pub fn unsupported() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("a Slurm lab needs root (namespaces, device files)".to_owned());
+    }
+    let missing: Vec<&str> =
+        ["unshare", "nsenter", "mount", "chroot"].into_iter().filter(|name| !command::exists(name)).collect();
+    if !missing.is_empty() {
+        return Some(format!("missing: {}", missing.join(", ")));
+    }
+    if !command::exists("debootstrap") && !command::exists("apt-get") {
+        return Some("neither debootstrap nor apt-get to install it".to_owned());
+    }
+    let namespaces = ["--mount", "--pid", "--uts", "--fork", "true"];
+    let tried = Command::new("unshare").args(namespaces).stdin(Stdio::null()).output();
+    match tried {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => {
+            Some(format!("no namespaces of its own: {}", String::from_utf8_lossy(&output.stderr).trim()))
+        }
+        Err(error) => Some(format!("unshare: {error}")),
+    }
+}
+
+/// A running Slurm. Dropping it takes it down, unless it is [`Life::Detached`].
+#[derive(Debug)]
+pub struct Lab {
+    options: Options,
+    ports: Ports,
+    folder: Folder,
+    inside: Vec<String>,
+    init: Process,
+    unshare: Child,
+}
+
+impl Lab {
+    /// Starts a lab and waits until all its nodes are idle and both slurmrestd answer: seconds, and about a minute more where
+    /// the release's root filesystem has to be made.
+    pub async fn up(options: Options) -> Result<Self> {
+        check(&options)?;
+        if let Some(reason) = unsupported() {
+            return Err(Error::Unsupported(reason));
+        }
+        let root = root::prepare(options.release).await?;
+        let mut folder = Folder::take(Kind::Slurm, options.life).await?;
+        let ports = Ports {
+            controller: folder.port(0)?,
+            rest: folder.port(1)?,
+            first_node: folder.port(FIRST_NODE_PORT)?,
+        };
+        furnish(folder.path(), &root, &options, ports)?;
+        let (unshare, init) = namespace(folder.path(), &root, &options).await?;
+        let inside = ways_in(init);
+        folder.update(|record| {
+            record.processes.insert("namespace".to_owned(), init);
+        })?;
+        let mut lab = Self { options, ports, folder, inside, init, unshare };
+        if let Err(error) = lab.start_all().await {
+            lab.take_down();
+            return Err(error);
+        }
+        let usage = lab.usage();
+        lab.folder.update(|record| record.usage = usage)?;
+        Ok(lab)
+    }
+
+    async fn start_all(&self) -> Result<()> {
+        self.start(&Daemon::Munged).await?;
+        self.start(&Daemon::Slurmctld).await?;
+        for daemon in self.slurmds() {
+            self.launch(&daemon).await?;
+        }
+        self.start(&Daemon::Slurmrestd).await?;
+        self.start(&Daemon::SlurmrestdLocal).await?;
+        self.nodes_idle().await
+    }
+
+    fn slurmds(&self) -> impl Iterator<Item = Daemon> {
+        self.options.nodes.iter().map(|node| Daemon::Slurmd(node.name.clone()))
+    }
+
+    async fn nodes_idle(&self) -> Result<()> {
+        wait_until("all nodes idle", START_LIMIT, async || {
+            let seen = self.run(&["sinfo", "-h", "-N", "-p", "main", "-o", "%N=%T"]).await;
+            let seen = seen.map_err(|error| error.to_string())?;
+            let idle = seen.lines().filter(|line| line.ends_with("=idle")).count();
+            if idle == self.options.nodes.len() { Ok(()) } else { Err(seen.replace('\n', " ")) }
+        })
+        .await
+    }
+
+    /// What it was started with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What the packages say, e.g. `slurm 24.11.5`.
+    pub async fn version(&self) -> Result<String> {
+        self.run(&["slurmctld", "-V"]).await
+    }
+
+    /// Base URL of the slurmrestd that takes JWTs, without a slash at its end.
+    pub fn rest_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports.rest)
+    }
+
+    /// Socket of the slurmrestd with rest_auth/local. It acts in Slurm as an unprivileged user: fit for reading.
+    pub fn rest_socket(&self) -> PathBuf {
+        self.folder.path().join(REST_SOCKET)
+    }
+
+    /// The key that signs JWTs, readable by root.
+    pub fn jwt_key(&self) -> PathBuf {
+        self.folder.path().join("jwt.key")
+    }
+
+    /// The folder that its daemons write to; logs are in `log/`.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A JWT for `user` (`slurm` and `root` may do anything).
+    pub async fn token(&self, user: &str, lifespan: Duration) -> Result<String> {
+        let lifespan = format!("lifespan={}", lifespan.as_secs());
+        let printed = self.run(&["scontrol", "token", &format!("username={user}"), &lifespan]).await?;
+        printed
+            .strip_prefix("SLURM_JWT=")
+            .map(str::to_owned)
+            .ok_or_else(|| Error::Unknown(format!("scontrol token printed {printed:?}")))
+    }
+
+    /// Runs a command inside as root; it may fail.
+    pub async fn exec<S: AsRef<str>>(&self, argv: &[S]) -> Result<Output> {
+        self.inside(Vec::new(), argv).await
+    }
+
+    /// Runs a command inside as `user` (alice, bob, svc, slurm, …); it may fail.
+    pub async fn exec_as<S: AsRef<str>>(&self, user: &str, argv: &[S]) -> Result<Output> {
+        self.inside(as_user(user), argv).await
+    }
+
+    /// Runs a command inside as root that must succeed, and returns what it printed.
+    pub async fn run<S: AsRef<str>>(&self, argv: &[S]) -> Result<String> {
+        self.exec(argv).await?.ok()
+    }
+
+    async fn inside<S: AsRef<str>>(&self, before: Vec<String>, argv: &[S]) -> Result<Output> {
+        let argv = argv.iter().map(|word| word.as_ref().to_owned());
+        let whole: Vec<String> = self.inside.iter().cloned().chain(before).chain(argv).collect();
+        command::output(&whole, EXEC_LIMIT).await
+    }
+
+    /// The start of a command line by which a process outside runs a program inside as root: append `squeue` and so on.
+    pub fn command_prefix(&self) -> Vec<String> {
+        self.inside.clone()
+    }
+
+    /// The command line by which a process outside runs scontrol inside as root: append its arguments.
+    pub fn scontrol_command(&self) -> Vec<String> {
+        let mut argv = self.command_prefix();
+        argv.push("scontrol".to_owned());
+        argv
+    }
+
+    /// Submits a batch job of `user` that runs `script` (shell text), with further arguments of sbatch; returns its id.
+    pub async fn submit(&self, user: &str, sbatch: &[&str], script: &str) -> Result<u32> {
+        // Nothing in a lab's root is writable to users but /tmp.
+        let mut argv = vec!["sbatch", "--parsable", "-D", "/tmp", "-o", "/dev/null"];
+        argv.extend(sbatch);
+        let wrap = format!("--wrap={script}");
+        argv.push(&wrap);
+        let printed = self.exec_as(user, &argv).await?.ok()?;
+        printed.parse().map_err(|_| Error::Unknown(format!("sbatch printed {printed:?}")))
+    }
+
+    /// A job's state as squeue writes it, e.g. `RUNNING`; `None` when slurmctld knows it no more.
+    pub async fn job_state(&self, job: u32) -> Result<Option<String>> {
+        let job = job.to_string();
+        let output = self.exec(&["squeue", "-h", "-t", "all", "-j", &job, "-o", "%T"]).await?;
+        if output.stderr.contains("Invalid job id") {
+            return Ok(None);
+        }
+        Ok(Some(output.ok()?).filter(|state| !state.is_empty()))
+    }
+
+    /// Waits until a job is in `state`.
+    pub async fn job_reaches(&self, job: u32, state: &str, limit: Duration) -> Result<()> {
+        wait_until(&format!("job {job} {state}"), limit, async || match self.job_state(job).await {
+            Ok(Some(now)) if now == state => Ok(()),
+            Ok(now) => Err(now.unwrap_or_else(|| "no such job".to_owned())),
+            Err(error) => Err(error.to_string()),
+        })
+        .await
+    }
+
+    /// A node's state and flags as scontrol writes them, e.g. `IDLE+DRAIN`.
+    pub async fn node_state(&self, node: &str) -> Result<String> {
+        let shown = self.run(&["scontrol", "-o", "show", "node", node]).await?;
+        let state = shown.split_whitespace().find_map(|word| word.strip_prefix("State="));
+        state.map(str::to_owned).ok_or_else(|| Error::Unknown(format!("scontrol printed {shown:?}")))
+    }
+
+    /// Waits until a node's state satisfies `wanted`.
+    pub async fn node_reaches(
+        &self,
+        node: &str,
+        wanted: impl Fn(&str) -> bool,
+        limit: Duration,
+    ) -> Result<()> {
+        wait_until(&format!("node {node}"), limit, async || match self.node_state(node).await {
+            Ok(state) if wanted(&state) => Ok(()),
+            Ok(state) => Err(state),
+            Err(error) => Err(error.to_string()),
+        })
+        .await
+    }
+
+    /// Starts a daemon that is stopped, and waits until it answers (of a slurmd, only that it runs).
+    pub async fn start(&self, daemon: &Daemon) -> Result<()> {
+        self.launch(daemon).await?;
+        let name = daemon.name();
+        let log = self.folder.path().join(format!("log/{name}.out"));
+        wait_until(&name, START_LIMIT, async || {
+            if self.answers(daemon).await {
+                return Ok(Ok(()));
+            }
+            match self.alive(daemon).await {
+                Ok(true) => Err("it runs, but does not answer".to_owned()),
+                // It ended: waiting on is of no use.
+                Ok(false) => Ok(Err(Error::Failed {
+                    command: name.clone(),
+                    status: "ended".to_owned(),
+                    output: log_tail(&log),
+                })),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+        .await?
+    }
+
+    async fn answers(&self, daemon: &Daemon) -> bool {
+        match daemon {
+            Daemon::Munged => UnixStream::connect(self.folder.path().join("munge/munge.sock")).is_ok(),
+            Daemon::Slurmctld => {
+                self.run(&["scontrol", "ping"]).await.is_ok_and(|text| text.contains("is UP"))
+            }
+            Daemon::Slurmd(_) => self.alive(daemon).await.unwrap_or(false),
+            Daemon::Slurmrestd => TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports.rest)).is_ok(),
+            Daemon::SlurmrestdLocal => UnixStream::connect(self.rest_socket()).is_ok(),
+        }
+    }
+
+    async fn launch(&self, daemon: &Daemon) -> Result<()> {
+        if self.alive(daemon).await? {
+            return Err(Error::Unknown(format!("{} runs already", daemon.name())));
+        }
+        if *daemon == Daemon::SlurmrestdLocal {
+            // The socket of a killed slurmrestd stands in the way of the next.
+            self.run(&["rm", "-f", &format!("{INSIDE}/{REST_SOCKET}")]).await?;
+        }
+        let script = "name=$1; shift; setsid \"$@\" </dev/null >>/run/lab/log/$name.out 2>&1 & echo $! >/run/lab/pids/$name.pid";
+        let mut argv =
+            vec!["sh".to_owned(), "-c".to_owned(), script.to_owned(), "sh".to_owned(), daemon.name()];
+        argv.extend(daemon.argv(self.options.release, self.ports));
+        self.run(&argv).await.map(drop)
+    }
+
+    /// Whether a daemon's process runs (also while paused).
+    pub async fn alive(&self, daemon: &Daemon) -> Result<bool> {
+        let test =
+            format!("p=$(cat {INSIDE}/pids/{}.pid 2>/dev/null) && kill -0 $p 2>/dev/null", daemon.name());
+        Ok(self.exec(&["sh", "-c", &test]).await?.status.success())
+    }
+
+    /// Ends a daemon with SIGTERM and waits until it is gone.
+    pub async fn stop(&self, daemon: &Daemon) -> Result<()> {
+        self.signal(daemon, "TERM").await?;
+        self.gone(daemon).await
+    }
+
+    /// Ends a daemon with SIGKILL and waits until it is gone. A slurmd's jobs run on.
+    pub async fn kill9(&self, daemon: &Daemon) -> Result<()> {
+        self.signal(daemon, "KILL").await?;
+        self.gone(daemon).await
+    }
+
+    /// Freezes a daemon (SIGSTOP).
+    pub async fn pause(&self, daemon: &Daemon) -> Result<()> {
+        self.signal(daemon, "STOP").await
+    }
+
+    /// Lets a paused daemon run on (SIGCONT).
+    pub async fn resume(&self, daemon: &Daemon) -> Result<()> {
+        self.signal(daemon, "CONT").await
+    }
+
+    async fn signal(&self, daemon: &Daemon, signal: &str) -> Result<()> {
+        let kill = format!("kill -s {signal} $(cat {INSIDE}/pids/{}.pid)", daemon.name());
+        self.run(&["sh", "-c", &kill]).await.map(drop)
+    }
+
+    async fn gone(&self, daemon: &Daemon) -> Result<()> {
+        wait_until(&format!("the end of {}", daemon.name()), STOP_LIMIT, async || {
+            match self.alive(daemon).await {
+                Ok(false) => Ok(()),
+                Ok(true) => Err("it runs".to_owned()),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+        .await
+    }
+
+    /// How a person uses a detached lab.
+    fn usage(&self) -> Vec<String> {
+        let prefix = self.command_prefix().join(" ");
+        vec![
+            format!("Slurm {}, nodes {}", self.options.release.name(), self.names()),
+            format!("REST (JWT): {}   REST (socket): {}", self.rest_url(), self.rest_socket().display()),
+            format!("logs: {}", self.folder.path().join("log").display()),
+            format!("run inside: {prefix} sinfo"),
+            format!("token: {prefix} scontrol token username=slurm lifespan=86400"),
+        ]
+    }
+
+    fn names(&self) -> String {
+        self.options.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl Lab {
+    fn take_down(&mut self) {
+        // A failure here leaves nothing worse than what the next lab's start clears away.
+        let _ = self.init.signal(rustix::process::Signal::KILL);
+        let _ = self.unshare.wait();
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if self.options.life == Life::Owned {
+            self.take_down();
+        }
+    }
+}
+
+fn check(options: &Options) -> Result<()> {
+    if options.nodes.is_empty() || options.nodes.len() > MOST_NODES {
+        return Err(Error::Unknown(format!("a lab has 1 to {MOST_NODES} nodes")));
+    }
+    match options.nodes.iter().find(|node| node.gpus > MOST_GPUS) {
+        Some(node) => Err(Error::Unknown(format!("{} has more than {MOST_GPUS} GPUs", node.name))),
+        None => Ok(()),
+    }
+}
+
+/// Fills the run folder: configuration, keys, folders with the owners that the daemons insist on.
+fn furnish(run: &Path, root: &Path, options: &Options, ports: Ports) -> Result<()> {
+    let slurm = user_id(root, "slurm")?;
+    let rest = user_id(root, REST_USER)?;
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(at(path))
+    };
+    let own = |path: &Path, user| chown(path, Some(user), Some(user)).map_err(at(path));
+    let write = |name: &str, bytes: &[u8]| {
+        let path = run.join(name);
+        std::fs::write(&path, bytes).map_err(at(&path)).map(|()| path)
+    };
+    mode(run, 0o755)?;
+    for (name, bits, user) in [
+        ("log", 0o777, slurm),
+        ("pids", 0o755, slurm),
+        ("state", 0o700, slurm),
+        ("spool", 0o755, 0),
+        ("munge", 0o755, 0),
+        ("rest", 0o755, rest),
+    ] {
+        let path = run.join(name);
+        std::fs::create_dir(&path).map_err(at(&path))?;
+        mode(&path, bits)?;
+        own(&path, user)?;
+    }
+    for (name, text) in [
+        ("slurm.conf", conf::slurm(options, ports)),
+        ("gres.conf", conf::gres(options)),
+        ("cgroup.conf", conf::cgroup(options.release).to_owned()),
+    ] {
+        mode(&write(name, text.as_bytes())?, 0o644)?;
+    }
+    let jwt = write("jwt.key", &random::bytes(32)?)?;
+    mode(&jwt, 0o600)?;
+    own(&jwt, slurm)?;
+    mode(&write("munge/munge.key", &random::bytes(128)?)?, 0o400)
+}
+
+fn user_id(root: &Path, user: &str) -> Result<u32> {
+    if let Some((_, id)) = USERS.iter().find(|(name, _)| *name == user) {
+        return Ok(*id);
+    }
+    let path = root.join("etc/passwd");
+    let text = std::fs::read_to_string(&path).map_err(at(&path))?;
+    text.lines()
+        .map(|line| line.split(':').collect::<Vec<_>>())
+        .find(|fields| fields.first() == Some(&user))
+        .and_then(|fields| fields.get(2)?.parse().ok())
+        .ok_or_else(|| Error::Unknown(format!("no user {user} in {}", path.display())))
+}
+
+/// Starts the lab's first process, and waits until its namespaces are furnished.
+async fn namespace(run: &Path, root: &Path, options: &Options) -> Result<(Child, Process)> {
+    let log = run.join("log/namespace.out");
+    let out = std::fs::File::create(&log).map_err(at(&log))?;
+    let err = out.try_clone().map_err(at(&log))?;
+    let (stdin, wait_for) = match options.life {
+        Life::Owned => (Stdio::piped(), "cat"),
+        Life::Detached => (Stdio::null(), "sleep infinity"),
+    };
+    let last_gpu = options.nodes.iter().map(|node| node.gpus).max().unwrap_or(1).max(1) - 1;
+    let mut unshare = Command::new("unshare")
+        .args(["--mount", "--pid", "--uts", "--fork", "--kill-child=KILL", "--propagation", "private"])
+        .args(["sh", "-euc", NAMESPACE, "sh"])
+        .args([root, run])
+        .args([HOST, &last_gpu.to_string(), wait_for])
+        .process_group(0)
+        .stdin(stdin)
+        .stdout(out)
+        .stderr(err)
+        .spawn()
+        .map_err(|source| Error::Spawn { program: "unshare".to_owned(), source })?;
+    let made = run.join("made");
+    let children = format!("/proc/{0}/task/{0}/children", unshare.id());
+    let found = wait_until("the lab's namespaces", START_LIMIT, async || {
+        if let Ok(Some(status)) = unshare.try_wait() {
+            return Ok(Err(Error::Failed {
+                command: "unshare".to_owned(),
+                status: status.to_string(),
+                output: log_tail(&log),
+            }));
+        }
+        if !made.exists() {
+            return Err("being made".to_owned());
+        }
+        let text = std::fs::read_to_string(&children).map_err(|error| error.to_string())?;
+        let init = text.trim().parse().ok().and_then(Process::find);
+        init.map(Ok).ok_or_else(|| format!("children of unshare: {text:?}"))
+    })
+    .await;
+    match found.and_then(|found| found) {
+        Ok(init) => Ok((unshare, init)),
+        Err(error) => {
+            // Nothing inside can outlive unshare (--kill-child); that it is gone already is fine.
+            let _ = unshare.kill();
+            let _ = unshare.wait();
+            Err(error)
+        }
+    }
+}
+
+/// The command line that runs the rest inside, with an environment of its own.
+fn ways_in(init: Process) -> Vec<String> {
+    let pid = init.pid.to_string();
+    let conf = format!("SLURM_CONF={INSIDE}/slurm.conf");
+    [
+        "nsenter",
+        "--target",
+        &pid,
+        "--mount",
+        "--pid",
+        "--uts",
+        "--root",
+        "--wd",
+        "--",
+        "/usr/bin/env",
+        "-i",
+        "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME=/root",
+        "TERM=dumb",
+        "TZ=UTC",
+        "LC_ALL=C.UTF-8",
+        &conf,
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}

@@ -1,0 +1,1 @@
+//! Building the shipped policies to WebAssembly.
