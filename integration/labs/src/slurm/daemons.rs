@@ -30,6 +30,15 @@ impl Daemon {
         }
     }
 
+    /// Whether it runs in the outer pid namespace: rest_auth/local rejects a caller whose process it cannot see, and callers
+    /// are outside.
+    pub(super) fn outside(&self) -> bool {
+        match self {
+            Self::SlurmrestdLocal => true,
+            Self::Munged | Self::Slurmctld | Self::Slurmd(_) | Self::Slurmrestd => false,
+        }
+    }
+
     /// The command line inside the lab; every one stays in the foreground.
     pub(super) fn argv(&self, release: Release, ports: Ports) -> Vec<String> {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();

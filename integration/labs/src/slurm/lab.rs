@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use super::conf::{self, Ports};
 use super::daemons::{Daemon, REST_SOCKET, as_user};
 use super::{HOST, INSIDE, Options, REST_USER, USERS, root};
@@ -41,7 +43,20 @@ mkdir "$1/run/lab" "$1/run/gpu"
 mount --bind "$2" "$1/run/lab"
 hostname "$3"
 for gpu in $(seq 0 "$4"); do mknod -m 666 "$1/run/gpu/gpu$gpu" c 1 3; done
-exec chroot "$1" /bin/sh -c 'exec 3<&0; : >/run/lab/made; eval "$1 <&3 >/dev/null 3<&- &"; exec 3<&-; wait $!' sh "$5"
+mkfifo "$1/run/lab/life"
+exec chroot "$1" /bin/sh -c 'exec 3<&0 4<>/run/lab/life; : >/run/lab/made; eval "$1 <&3 >/dev/null 3<&- &"; exec 3<&-; wait $!' sh "$5"
+"#;
+
+/// Runs the rest of its arguments in the lab's root but in the outer pid namespace, until the lab's first process ends: `$1` the
+/// run folder, `$2` the daemon's name, `$3` that process. nsenter and setpriv become the daemon, so its id is the one written.
+const OUTSIDE: &str = r#"
+exec 4<"$1/life"
+run=$1 name=$2 init=$3
+shift 3
+nsenter --target "$init" --mount --uts --root --wd -- "$@" 4<&- &
+echo $! >"$run/pids/$name.pid"
+cat <&4
+kill -s KILL $!
 "#;
 
 /// Why this machine cannot run a Slurm lab, if it can't.
@@ -304,15 +319,61 @@ impl Lab {
             // The socket of a killed slurmrestd stands in the way of the next.
             self.run(&["rm", "-f", &format!("{INSIDE}/{REST_SOCKET}")]).await?;
         }
+        let name = daemon.name();
+        if daemon.outside() {
+            return self.launch_outside(daemon).await;
+        }
         let script = "name=$1; shift; setsid \"$@\" </dev/null >>/run/lab/log/$name.out 2>&1 & echo $! >/run/lab/pids/$name.pid";
-        let mut argv =
-            vec!["sh".to_owned(), "-c".to_owned(), script.to_owned(), "sh".to_owned(), daemon.name()];
+        let mut argv = ["sh", "-c", script, "sh", &name].map(str::to_owned).to_vec();
         argv.extend(daemon.argv(self.options.release, self.ports));
         self.run(&argv).await.map(drop)
     }
 
+    async fn launch_outside(&self, daemon: &Daemon) -> Result<()> {
+        let name = daemon.name();
+        let run = self.folder.path();
+        let pid_file = self.pid_file(daemon);
+        match std::fs::remove_file(&pid_file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(at(&pid_file)(error)),
+            Ok(()) | Err(_) => {}
+        }
+        let log = run.join(format!("log/{name}.out"));
+        let out = std::fs::File::options().create(true).append(true).open(&log).map_err(at(&log))?;
+        let err = out.try_clone().map_err(at(&log))?;
+        let environment = self.inside.iter().skip_while(|word| *word != "/usr/bin/env");
+        let mut guard = Command::new("sh")
+            .args(["-c", OUTSIDE, "sh"])
+            .arg(run)
+            .args([&name, &self.init.pid.to_string()])
+            .args(environment)
+            .args(daemon.argv(self.options.release, self.ports))
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .spawn()
+            .map_err(|source| Error::Spawn { program: name.clone(), source })?;
+        // It ends when the lab does; somebody has to collect it then.
+        std::thread::spawn(move || guard.wait());
+        wait_until(&format!("the process id of {name}"), START_LIMIT, async || {
+            if self.outer_process(daemon).is_some() { Ok(()) } else { Err("none".to_owned()) }
+        })
+        .await
+    }
+
+    fn pid_file(&self, daemon: &Daemon) -> PathBuf {
+        self.folder.path().join(format!("pids/{}.pid", daemon.name()))
+    }
+
+    fn outer_process(&self, daemon: &Daemon) -> Option<Process> {
+        std::fs::read_to_string(self.pid_file(daemon)).ok()?.trim().parse().ok().and_then(Process::find)
+    }
+
     /// Whether a daemon's process runs (also while paused).
     pub async fn alive(&self, daemon: &Daemon) -> Result<bool> {
+        if daemon.outside() {
+            return Ok(self.outer_process(daemon).is_some());
+        }
         let test =
             format!("p=$(cat {INSIDE}/pids/{}.pid 2>/dev/null) && kill -0 $p 2>/dev/null", daemon.name());
         Ok(self.exec(&["sh", "-c", &test]).await?.status.success())
@@ -320,28 +381,34 @@ impl Lab {
 
     /// Ends a daemon with SIGTERM and waits until it is gone.
     pub async fn stop(&self, daemon: &Daemon) -> Result<()> {
-        self.signal(daemon, "TERM").await?;
+        self.signal(daemon, Signal::TERM).await?;
         self.gone(daemon).await
     }
 
     /// Ends a daemon with SIGKILL and waits until it is gone. A slurmd's jobs run on.
     pub async fn kill9(&self, daemon: &Daemon) -> Result<()> {
-        self.signal(daemon, "KILL").await?;
+        self.signal(daemon, Signal::KILL).await?;
         self.gone(daemon).await
     }
 
     /// Freezes a daemon (SIGSTOP).
     pub async fn pause(&self, daemon: &Daemon) -> Result<()> {
-        self.signal(daemon, "STOP").await
+        self.signal(daemon, Signal::STOP).await
     }
 
     /// Lets a paused daemon run on (SIGCONT).
     pub async fn resume(&self, daemon: &Daemon) -> Result<()> {
-        self.signal(daemon, "CONT").await
+        self.signal(daemon, Signal::CONT).await
     }
 
-    async fn signal(&self, daemon: &Daemon, signal: &str) -> Result<()> {
-        let kill = format!("kill -s {signal} $(cat {INSIDE}/pids/{}.pid)", daemon.name());
+    async fn signal(&self, daemon: &Daemon, signal: Signal) -> Result<()> {
+        if daemon.outside() {
+            let process = self.outer_process(daemon);
+            let process = process.ok_or_else(|| Error::Unknown(format!("{} does not run", daemon.name())))?;
+            return process.signal(signal);
+        }
+        let number = signal.as_raw();
+        let kill = format!("kill -{number} $(cat {INSIDE}/pids/{}.pid)", daemon.name());
         self.run(&["sh", "-c", &kill]).await.map(drop)
     }
 
@@ -376,7 +443,7 @@ impl Lab {
 impl Lab {
     fn take_down(&mut self) {
         // A failure here leaves nothing worse than what the next lab's start clears away.
-        let _ = self.init.signal(rustix::process::Signal::KILL);
+        let _ = self.init.signal(Signal::KILL);
         let _ = self.unshare.wait();
     }
 }
