@@ -11,7 +11,7 @@ use crate::error::{Error, Result, at};
 use crate::wait_until;
 
 /// How long somebody else may build what we need.
-const LOCK_LIMIT: Duration = Duration::from_secs(30 * 60);
+const LOCK_LIMIT: Duration = Duration::from_mins(30);
 
 /// `$XDG_CACHE_HOME/gpu-bridge`, or `~/.cache/gpu-bridge`; made if missing.
 pub fn folder() -> Result<PathBuf> {

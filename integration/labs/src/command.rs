@@ -100,10 +100,10 @@ fn join<S: AsRef<str>>(argv: &[S]) -> String {
 }
 
 fn prepare<S: AsRef<str>>(argv: &[S]) -> Result<tokio::process::Command> {
-    let (program, args) =
+    let (program, rest) =
         argv.split_first().ok_or_else(|| Error::Unknown("an empty command line".to_owned()))?;
     let mut command = tokio::process::Command::new(program.as_ref());
-    command.args(args.iter().map(AsRef::as_ref)).stdin(Stdio::null()).kill_on_drop(true);
+    command.args(rest.iter().map(AsRef::as_ref)).stdin(Stdio::null()).kill_on_drop(true);
     Ok(command)
 }
 

@@ -22,7 +22,7 @@ const SOURCES: [(&str, &str); 4] = [
     ("keys.go", include_str!("../../k8s/keys.go")),
     ("main.go", include_str!("../../k8s/main.go")),
 ];
-const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
+const BUILD_LIMIT: Duration = Duration::from_mins(40);
 
 /// Why this machine cannot build the binary, if it is not built and can't be.
 pub async fn unsupported() -> Option<String> {
@@ -32,7 +32,7 @@ pub async fn unsupported() -> Option<String> {
     if !command::exists("go") {
         return Some(format!("no Go on the PATH (at least {}.{})", GO.0, GO.1));
     }
-    let asked = command::output(&["go", "env", "GOVERSION"], Duration::from_secs(60)).await;
+    let asked = command::output(&["go", "env", "GOVERSION"], Duration::from_mins(1)).await;
     match asked.and_then(command::Output::ok) {
         Ok(version) if parse(&version).is_some_and(|found| found >= GO) => None,
         Ok(version) => Some(format!("Go is {version}; at least {}.{} is needed", GO.0, GO.1)),

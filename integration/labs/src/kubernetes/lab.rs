@@ -2,6 +2,7 @@
 //! by itself when its standard input closes, so when its owner ends in whatever way.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -78,11 +79,11 @@ impl Lab {
     }
 
     async fn start_all(&self) -> Result<()> {
-        self.launch(Part::Etcd, self.layout.etcd_argv())?;
-        self.launch(Part::ApiServer, self.layout.apiserver_argv(&self.options))?;
+        self.launch(&Part::Etcd, self.layout.etcd_argv())?;
+        self.launch(&Part::ApiServer, self.layout.apiserver_argv(&self.options))?;
         self.api_ready().await?;
-        self.launch(Part::Controllers, self.layout.controllers_argv(&self.options))?;
-        self.launch(Part::Scheduler, self.layout.scheduler_argv())?;
+        self.launch(&Part::Controllers, self.layout.controllers_argv(&self.options))?;
+        self.launch(&Part::Scheduler, self.layout.scheduler_argv())?;
         for node in &self.options.nodes {
             self.launch_kubelet(node)?;
         }
@@ -202,7 +203,7 @@ impl Lab {
     pub async fn start(&self, part: &Part) -> Result<()> {
         let argv = self.parts().get(part).map(|started| started.argv.clone());
         let argv = argv.ok_or_else(|| Error::Unknown(format!("the lab never had {}", part.name())))?;
-        self.launch(part.clone(), argv)?;
+        self.launch(part, argv)?;
         if *part == Part::ApiServer { self.api_ready().await } else { Ok(()) }
     }
 
@@ -270,17 +271,17 @@ impl Lab {
         if index >= BLOCK - FIRST_NODE_PORT {
             return Err(Error::Unknown("the lab has no port left for a node".to_owned()));
         }
-        self.launch(part, self.layout.kubelet_argv(node, index))
+        self.launch(&part, self.layout.kubelet_argv(node, index))
     }
 
     /// Starts one process, and remembers how.
-    fn launch(&self, part: Part, argv: Vec<String>) -> Result<()> {
+    fn launch(&self, part: &Part, argv: Vec<String>) -> Result<()> {
         let mut parts = self.parts();
-        if parts.get(&part).and_then(|started| started.child.as_ref()).is_some_and(|(_, found)| found.alive())
+        if parts.get(part).and_then(|started| started.child.as_ref()).is_some_and(|(_, found)| found.alive())
         {
             return Err(Error::Unknown(format!("{} runs already", part.name())));
         }
-        let log = self.log(&part);
+        let log = self.log(part);
         let out = std::fs::File::options().create(true).append(true).open(&log).map_err(at(&log))?;
         let err = out.try_clone().map_err(at(&log))?;
         let mut command = Command::new(&self.binary);
@@ -292,10 +293,10 @@ impl Lab {
         let program = part.name();
         let child = command.spawn().map_err(|source| Error::Spawn { program: program.clone(), source })?;
         let process = i32::try_from(child.id()).ok().and_then(Process::find);
-        let process = process.ok_or_else(|| self.ended(&part))?;
+        let process = process.ok_or_else(|| self.ended(part))?;
         parts.insert(part.clone(), Started { argv, child: Some((child, process)) });
         drop(parts);
-        self.record(&part, Some(process))
+        self.record(part, Some(process))
     }
 
     fn record(&self, part: &Part, process: Option<Process>) -> Result<()> {
@@ -383,7 +384,7 @@ fn write_tokens(layout: &Layout, users: &[User]) -> Result<BTreeMap<String, Stri
     let mut text = String::new();
     for user in std::iter::once(&admin).chain(users) {
         let token = random::token()?;
-        text += &format!("{token},{0},{0},\"{1}\"\n", user.name, user.groups.join(","));
+        let _ = writeln!(text, "{token},{0},{0},\"{1}\"", user.name, user.groups.join(","));
         tokens.insert(user.name.clone(), token);
     }
     let path = layout.tokens();

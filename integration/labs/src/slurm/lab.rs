@@ -19,8 +19,8 @@ use crate::error::{Error, Result, at};
 use crate::run::{Folder, Kind, Life, Process};
 use crate::{random, wait_until};
 
-const EXEC_LIMIT: Duration = Duration::from_secs(60);
-const START_LIMIT: Duration = Duration::from_secs(60);
+const EXEC_LIMIT: Duration = Duration::from_mins(1);
+const START_LIMIT: Duration = Duration::from_mins(1);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 const FIRST_NODE_PORT: u16 = 10;
 const MOST_NODES: usize = 80;

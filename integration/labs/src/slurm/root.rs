@@ -15,7 +15,7 @@ use crate::{command, slurm};
 const RECIPE: &str = "1";
 const MARKER: &str = "etc/gpu-bridge-lab";
 const PACKAGES: &str = "slurmctld slurmd slurmrestd slurm-client munge slurm-wlm-jwt-plugin";
-const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
+const BUILD_LIMIT: Duration = Duration::from_mins(20);
 const ASK_LIMIT: Duration = Duration::from_secs(30);
 
 /// The root filesystem of `release`, made if it is not there yet (about a minute; needs root).
