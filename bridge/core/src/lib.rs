@@ -2,9 +2,23 @@
 //!
 //! **Invariant of this crate:** no I/O, no clock, no async, no randomness. Time and ids come in as arguments, so the
 //! whole of it runs the same in the daemon, in tests and in the simulator.
+//!
+//! Where to begin: [`safety`] is the rule, [`handover`] the protocol, [`gate`] what closed and empty mean.
 
+pub mod arbiter;
+pub mod book;
 pub mod calendar;
+pub mod denied;
+pub mod event;
 pub mod facts;
+pub mod gate;
+pub mod handover;
 pub mod hostlist;
 pub mod ids;
 pub mod mark;
+pub mod model;
+pub mod planner;
+pub mod safety;
+pub mod step;
+pub mod view;
+pub mod want;

@@ -71,6 +71,20 @@ pub struct HandoverAnnotation {
     pub step: String,
 }
 
+impl fmt::Display for HandoverAnnotation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = serde_json::to_string(self).map_err(|_| fmt::Error)?;
+        f.write_str(&text)
+    }
+}
+
+impl HandoverAnnotation {
+    /// Reads the annotation; `None` where it is not in our form (edited by hand, of another version).
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

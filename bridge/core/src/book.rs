@@ -1,0 +1,305 @@
+//! The book: what the ledger's events add up to. Replaying the ledger through [`Book::apply`] gives the state the daemon
+//! had; the store only keeps a copy of it. It knows what was decided and done, never what the schedulers show now.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::denied::Denied;
+use crate::event::{Event, Found, ReleaseMode};
+use crate::handover::{self, Handover, Purpose, Requester, State};
+use crate::ids::{Epoch, HandoverId, NodeName, PoolName};
+use crate::model::Domain;
+
+/// Our relation to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Management {
+    /// Not ours: we write nothing on it.
+    #[default]
+    Unmanaged,
+    /// An adoption is under way.
+    Adopting,
+    /// Ours.
+    Managed {
+        /// The domain whose gate is (to be) open. In a handover: the one it is leaving.
+        owner: Domain,
+    },
+    /// Our marks are being taken away.
+    Releasing {
+        /// The owner at the release's start.
+        owner: Domain,
+        /// What is put in their place.
+        mode: ReleaseMode,
+    },
+}
+
+/// Where a managed node serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The pool.
+    pub pool: PoolName,
+    /// Who put it there: what a policy placed, policies may take back; what a person placed stays.
+    pub by: Requester,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// What the book holds on one node.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Record {
+    /// Our relation to it.
+    pub management: Management,
+    /// The handover whose marks close its Slurm gate.
+    pub slurm_closed_by: Option<HandoverId>,
+    /// The handover whose marks close its Kubernetes gate.
+    pub kubernetes_closed_by: Option<HandoverId>,
+    /// Its handover, while one is under way.
+    pub handover: Option<HandoverId>,
+    /// Where it serves.
+    pub placement: Option<Placement>,
+    /// What was found before we touched it.
+    pub found: Option<Found>,
+    /// Why it is in quarantine, where it is.
+    pub quarantine: Option<String>,
+}
+
+impl Record {
+    /// The domain that has, or is losing, the node.
+    pub fn owner(&self) -> Option<Domain> {
+        match self.management {
+            Management::Unmanaged | Management::Adopting => None,
+            Management::Managed { owner } | Management::Releasing { owner, .. } => Some(owner),
+        }
+    }
+}
+
+/// A condition that a person should know of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alarm {
+    /// What is wrong and what to do.
+    pub text: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// The whole of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Book {
+    /// Every node that ever had an event.
+    pub nodes: BTreeMap<NodeName, Record>,
+    /// Every handover, those that are over too.
+    pub handovers: BTreeMap<HandoverId, Handover>,
+    /// The current leadership; `None` before the first.
+    pub epoch: Option<Epoch>,
+    /// The highest handover id ever seen, in the ledger or in marks.
+    pub highest_handover: Option<HandoverId>,
+    /// Alarms that are on, by key.
+    pub alarms: BTreeMap<String, Alarm>,
+    /// Intents without an outcome, by the ledger's sequence number: effects that may or may not have happened.
+    pub open_intents: BTreeMap<u64, NodeName>,
+}
+
+/// An event that does not fit the book.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The handover says no.
+    #[error("handover {id}: {source}")]
+    Handover {
+        /// Which.
+        id: HandoverId,
+        /// Why.
+        source: Denied,
+    },
+    /// It names a handover that was never planned.
+    #[error("handover {id} was never planned")]
+    NoSuchHandover {
+        /// Which.
+        id: HandoverId,
+    },
+    /// It plans a second handover for a node, or an id again.
+    #[error("handover {id} of node {node} cannot begin: {why}")]
+    CannotBegin {
+        /// Which.
+        id: HandoverId,
+        /// The node.
+        node: NodeName,
+        /// Why.
+        why: String,
+    },
+    /// It does not fit the node's management.
+    #[error("node {node}: {why}")]
+    Node {
+        /// Which.
+        node: NodeName,
+        /// Why.
+        why: String,
+    },
+}
+
+impl Book {
+    /// The record of a node; an empty one for a node without events.
+    pub fn record(&self, node: &NodeName) -> Record {
+        self.nodes.get(node).cloned().unwrap_or_default()
+    }
+
+    /// The handover that a node is in.
+    pub fn handover_of(&self, node: &NodeName) -> Option<&Handover> {
+        self.handovers.get(&self.nodes.get(node)?.handover?)
+    }
+
+    /// The id for the next handover.
+    pub fn next_handover(&self) -> HandoverId {
+        self.highest_handover.map_or(HandoverId(1), HandoverId::next)
+    }
+
+    /// Handovers that are not over.
+    pub fn under_way(&self) -> impl Iterator<Item = &Handover> {
+        self.nodes.values().filter_map(|record| self.handovers.get(&record.handover?))
+    }
+
+    /// Adds one event of the ledger. The book is unchanged where it is refused.
+    pub fn apply(&mut self, seq: u64, at: Timestamp, event: &Event) -> Result<(), Error> {
+        match event {
+            Event::Started { epoch, .. } => self.epoch = Some(*epoch),
+            Event::Stopped | Event::Decision { .. } | Event::Note { .. } => {}
+            Event::IdsSeen { highest } => self.highest_handover = self.highest_handover.max(Some(*highest)),
+            Event::Found { node, found } => self.entry(node).found = Some(found.clone()),
+            Event::Planned(handover) => self.begin(handover)?,
+            Event::Handover { id, event } => self.advance(*id, at, event)?,
+            Event::Intent { node, .. } => {
+                self.open_intents.insert(seq, node.clone());
+            }
+            Event::Outcome { intent, .. } => {
+                self.open_intents.remove(intent);
+            }
+            Event::AlarmRaised { key, text, .. } => {
+                self.alarms.insert(key.clone(), Alarm { text: text.clone(), since: at });
+            }
+            Event::AlarmCleared { key } => {
+                self.alarms.remove(key);
+            }
+            Event::Quarantined { node, why } => self.entry(node).quarantine = Some(why.clone()),
+            Event::QuarantineEnded { node, owner } => {
+                let record = self.entry(node);
+                record.quarantine = None;
+                if let Management::Managed { .. } = record.management {
+                    record.management = Management::Managed { owner: *owner };
+                }
+            }
+            Event::Imported { node, owner, slurm_closed_by, kubernetes_closed_by, pool } => {
+                let record = self.entry(node);
+                record.management = Management::Managed { owner: *owner };
+                record.slurm_closed_by = *slurm_closed_by;
+                record.kubernetes_closed_by = *kubernetes_closed_by;
+                let by = Requester::Person { user: "import of marks".to_owned() };
+                record.placement = Some(Placement { pool: pool.clone(), by, since: at });
+            }
+            Event::ReleaseStarted { node, mode } => self.start_release(node, *mode)?,
+            Event::Released { node } => {
+                self.nodes.remove(node);
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, node: &NodeName) -> &mut Record {
+        self.nodes.entry(node.clone()).or_default()
+    }
+
+    fn begin(&mut self, handover: &Handover) -> Result<(), Error> {
+        let refuse = |why: &str| {
+            Err(Error::CannotBegin { id: handover.id, node: handover.node.clone(), why: why.to_owned() })
+        };
+        if self.handovers.contains_key(&handover.id) {
+            return refuse("the id was used before");
+        }
+        let record = self.record(&handover.node);
+        if record.handover.is_some() {
+            return refuse("the node is in another handover");
+        }
+        match (handover.purpose, record.management) {
+            (Purpose::Adoption, Management::Unmanaged) | (Purpose::Move, Management::Managed { .. }) => {}
+            (
+                Purpose::Adoption,
+                Management::Adopting | Management::Managed { .. } | Management::Releasing { .. },
+            ) => {
+                return refuse("the node is not unmanaged");
+            }
+            (Purpose::Move, Management::Unmanaged | Management::Adopting | Management::Releasing { .. }) => {
+                return refuse("the node is not managed");
+            }
+        }
+        let entry = self.entry(&handover.node);
+        entry.handover = Some(handover.id);
+        if handover.purpose == Purpose::Adoption {
+            entry.management = Management::Adopting;
+        }
+        self.highest_handover = self.highest_handover.max(Some(handover.id));
+        self.handovers.insert(handover.id, handover.clone());
+        Ok(())
+    }
+
+    fn advance(&mut self, id: HandoverId, at: Timestamp, event: &handover::Event) -> Result<(), Error> {
+        let handover = self.handovers.get(&id).ok_or(Error::NoSuchHandover { id })?;
+        let next = handover.next(at, event).map_err(|source| Error::Handover { id, source })?;
+        let node = next.node.clone();
+        let record = self.entry(&node);
+        match (next.state, next.to) {
+            (State::Reserved, _) => record.slurm_closed_by = Some(id),
+            (State::Closing, _) => record.kubernetes_closed_by = Some(id),
+            (State::Open, to) => {
+                record.management = Management::Managed { owner: to };
+                match to {
+                    Domain::Slurm => record.slurm_closed_by = None,
+                    Domain::Kubernetes => record.kubernetes_closed_by = None,
+                }
+                record.placement =
+                    Some(Placement { pool: next.pool.clone(), by: next.requester.clone(), since: at });
+                record.handover = None;
+            }
+            (State::RolledBack, to) => {
+                match to.other() {
+                    Domain::Slurm => record.slurm_closed_by = None,
+                    Domain::Kubernetes => record.kubernetes_closed_by = None,
+                }
+                record.handover = None;
+                if next.purpose == Purpose::Adoption {
+                    *record = Record::default();
+                }
+            }
+            (
+                State::Planned
+                | State::Draining
+                | State::SlurmEmpty
+                | State::Canary
+                | State::Releasing
+                | State::Evicting
+                | State::KubernetesEmpty
+                | State::Returning
+                | State::RollingBack,
+                _,
+            ) => {}
+        }
+        self.handovers.insert(id, next);
+        Ok(())
+    }
+
+    fn start_release(&mut self, node: &NodeName, mode: ReleaseMode) -> Result<(), Error> {
+        let record = self.entry(node);
+        match (record.management, record.handover) {
+            (Management::Managed { owner } | Management::Releasing { owner, .. }, None) => {
+                record.management = Management::Releasing { owner, mode };
+                Ok(())
+            }
+            (Management::Managed { .. } | Management::Releasing { .. }, Some(handover)) => Err(Error::Node {
+                node: node.clone(),
+                why: format!("it is in handover {handover}; wait for its end or cancel it"),
+            }),
+            (Management::Unmanaged | Management::Adopting, _) => {
+                Err(Error::Node { node: node.clone(), why: "it is not managed".to_owned() })
+            }
+        }
+    }
+}

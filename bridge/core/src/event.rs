@@ -1,0 +1,209 @@
+//! The ledger's events: everything that was decided, done and found out, each line enough to understand itself.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::facts::kubernetes::{self, Taint};
+use crate::facts::slurm;
+use crate::handover::{self, Handover};
+use crate::ids::{Epoch, HandoverId, NodeName, PolicyName, PoolName};
+use crate::model::Domain;
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Event {
+    /// The daemon began to act.
+    Started {
+        /// Its leadership.
+        epoch: Epoch,
+        /// Its version.
+        version: String,
+    },
+    /// The daemon stopped in order.
+    Stopped,
+    /// Handover ids up to this one were seen in marks: none of them is given out again.
+    IdsSeen {
+        /// The highest.
+        highest: HandoverId,
+    },
+    /// What a node looked like before we touched it.
+    Found {
+        /// Which.
+        node: NodeName,
+        /// How it looked.
+        found: Found,
+    },
+    /// A handover begins.
+    Planned(Handover),
+    /// A handover goes on.
+    Handover {
+        /// Which.
+        id: HandoverId,
+        /// What happened.
+        event: handover::Event,
+    },
+    /// An effect is about to be asked for. Written durably before it.
+    Intent {
+        /// For which handover; `None` for putting back a guard.
+        handover: Option<HandoverId>,
+        /// On which node.
+        node: NodeName,
+        /// The leadership that acts.
+        epoch: Epoch,
+        /// What is asked for.
+        action: Action,
+    },
+    /// What came of an intent.
+    Outcome {
+        /// The intent's sequence number.
+        intent: u64,
+        /// What came of it.
+        outcome: Outcome,
+    },
+    /// A policy's proposal was granted or denied.
+    Decision {
+        /// Whose.
+        policy: PolicyName,
+        /// What it asked for.
+        asked: String,
+        /// What was decided, and why.
+        decided: String,
+    },
+    /// A condition that a person should know of began.
+    AlarmRaised {
+        /// Names the condition.
+        key: String,
+        /// The node, where it concerns one.
+        node: Option<NodeName>,
+        /// What is wrong and what to do.
+        text: String,
+    },
+    /// It ended.
+    AlarmCleared {
+        /// Names the condition.
+        key: String,
+    },
+    /// A node must not be opened until a person has looked.
+    Quarantined {
+        /// Which.
+        node: NodeName,
+        /// Why.
+        why: String,
+    },
+    /// `adopt` ended a quarantine.
+    QuarantineEnded {
+        /// Which.
+        node: NodeName,
+        /// Its owner from now on.
+        owner: Domain,
+    },
+    /// Marks of ours without a ledger were adopted as they stand.
+    Imported {
+        /// Which node.
+        node: NodeName,
+        /// Whose it is by its marks.
+        owner: Domain,
+        /// The handover that its Slurm marks name.
+        slurm_closed_by: Option<HandoverId>,
+        /// The handover that its Kubernetes marks name.
+        kubernetes_closed_by: Option<HandoverId>,
+        /// The pool it is taken to serve.
+        pool: PoolName,
+    },
+    /// A release begins.
+    ReleaseStarted {
+        /// Which node.
+        node: NodeName,
+        /// How.
+        mode: ReleaseMode,
+    },
+    /// The node is unmanaged again.
+    Released {
+        /// Which.
+        node: NodeName,
+    },
+    /// Something for people, without effect on the state.
+    Note {
+        /// The node, where it concerns one.
+        node: Option<NodeName>,
+        /// The text.
+        text: String,
+    },
+}
+
+/// A remote effect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// On Slurm.
+    Slurm(slurm::Action),
+    /// On Kubernetes.
+    Kubernetes(kubernetes::Action),
+}
+
+impl Action {
+    /// Does it only close (and so may go ahead of a ledger that cannot be written)?
+    pub fn is_closing(&self) -> bool {
+        match self {
+            Self::Slurm(slurm::Action::Drain { .. } | slurm::Action::Reserve(_))
+            | Self::Kubernetes(kubernetes::Action::CloseGate { .. }) => true,
+            Self::Kubernetes(kubernetes::Action::Mark(marks)) => {
+                marks.taints.iter().any(|taint| taint.key == crate::mark::TAINT_DRAINING)
+            }
+            Self::Slurm(slurm::Action::Undrain { .. } | slurm::Action::Unreserve { .. })
+            | Self::Kubernetes(kubernetes::Action::OpenGate { .. } | kubernetes::Action::Evict { .. }) => {
+                false
+            }
+        }
+    }
+}
+
+/// What came of an effect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Seen done.
+    Done,
+    /// A budget does not allow the eviction now.
+    Budget {
+        /// The server's words.
+        why: String,
+    },
+    /// It certainly did not happen.
+    Refused {
+        /// Why.
+        why: String,
+    },
+    /// It may or may not have happened: the next look tells.
+    Unknown {
+        /// Why.
+        why: String,
+    },
+}
+
+/// How a release leaves a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReleaseMode {
+    /// The owner stays open, the other side stays closed by plain means.
+    Plain,
+    /// Exactly as it was found.
+    AsFound,
+}
+
+/// How a node looked before we touched it, as far as we may touch it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// The DRAIN reason that stood in Slurm; `None` where it was not drained.
+    pub slurm_drain: Option<String>,
+    /// Taints with keys of ours or of configured pools.
+    pub taints: Vec<Taint>,
+    /// Labels of ours and of configured pools.
+    pub labels: BTreeMap<String, String>,
+    /// Our annotation.
+    pub annotation: Option<String>,
+    /// Whether it was on the Gate's list.
+    pub listed: bool,
+}

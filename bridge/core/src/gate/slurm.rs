@@ -1,0 +1,254 @@
+//! The Slurm gate, and what empty means in Slurm.
+//!
+//! Closed: DRAIN with our reason, inside our active reservation. Empty: IDLE+DRAIN to the letter, no job that names the
+//! node or was seen on it is unfinished, no GRES in use, no foreign reservation ahead.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::{Emptiness, Gate, from_guards};
+use crate::facts::Seen;
+use crate::facts::slurm::{BaseState, Job, JobState, Node, NodeFlag, Reservation, Slurm};
+use crate::ids::{HandoverId, JobId, SlurmNodeName};
+use crate::mark::{DrainReason, reservation_handover, reservation_name};
+
+/// Flags that Slurm sets by itself beside `SPEC_NODES`-style reservations of ours.
+const OUR_FLAGS: [&str; 3] = ["MAINT", "IGNORE_JOBS", "SPEC_NODES"];
+
+/// The node in this look, or why it can't be judged.
+pub fn find<'a>(facts: &'a Seen<Slurm>, name: &SlurmNodeName) -> Result<(&'a Slurm, &'a Node), String> {
+    let slurm = match facts {
+        Seen::Unknown { why } => return Err(why.clone()),
+        Seen::At { value, .. } => value,
+    };
+    let node = slurm.nodes.get(name).ok_or_else(|| format!("Slurm does not list node {name}"))?;
+    Ok((slurm, node))
+}
+
+/// The gate as this look shows it, for a node whose Slurm side `closed_by` closed (or should have).
+pub fn gate(
+    facts: &Seen<Slurm>,
+    name: &SlurmNodeName,
+    closed_by: Option<HandoverId>,
+    now: Timestamp,
+) -> Gate {
+    let (slurm, node) = match find(facts, name) {
+        Ok(found) => found,
+        Err(why) => return Gate::Unknown { why },
+    };
+    let drain = drain_of(node);
+    let reservation = our_reservation(slurm, name, closed_by);
+    if closed_by.is_none() {
+        // Nothing of ours should be here: any mark of ours that still stands keeps the gate from being open.
+        return match (&drain, reservation) {
+            (Drain::Ours(_), _) | (_, Some(_)) => {
+                Gate::Weakened { missing: vec!["marks of ours that no handover on record explains".into()] }
+            }
+            (Drain::None | Drain::Theirs { .. }, None) => Gate::Open,
+        };
+    }
+    let (drained, drain_says) = match &drain {
+        Drain::Ours(reason) => (
+            Some(reason.handover) == closed_by,
+            format!("DRAIN is of {}, not of this handover", reason.handover),
+        ),
+        Drain::Theirs { text, user } => (false, format!("DRAIN is {user}'s ({text:?}), not ours")),
+        Drain::None => (false, "DRAIN is gone".to_owned()),
+    };
+    let (reserved, reservation_says) = match reservation {
+        Some(reservation) => match flaw(reservation, name, now) {
+            None => (true, String::new()),
+            Some(flaw) => (false, format!("reservation {} {flaw}", reservation.name)),
+        },
+        None => (false, "our reservation is gone".to_owned()),
+    };
+    from_guards(&[(drained, drain_says), (reserved, reservation_says)])
+}
+
+/// Whose DRAIN stands on a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Drain {
+    /// The flag is not set.
+    None,
+    /// Ours.
+    Ours(DrainReason),
+    /// Somebody else's: not ours to touch.
+    Theirs {
+        /// Their reason.
+        text: String,
+        /// Who.
+        user: String,
+    },
+}
+
+/// Ownership is the DRAIN flag *and* our reason: some releases keep an old reason after a RESUME.
+pub fn drain_of(node: &Node) -> Drain {
+    if !node.flags.contains(&NodeFlag::Drain) {
+        return Drain::None;
+    }
+    let (text, user) = node.reason.as_ref().map(|r| (r.text.clone(), r.user.clone())).unwrap_or_default();
+    match DrainReason::parse(&text) {
+        Some(ours) => Drain::Ours(ours),
+        None => Drain::Theirs { text, user },
+    }
+}
+
+/// The reservation of handover `of` (or, without one, any of ours that names the node).
+pub fn our_reservation<'a>(
+    slurm: &'a Slurm,
+    name: &SlurmNodeName,
+    of: Option<HandoverId>,
+) -> Option<&'a Reservation> {
+    match of {
+        Some(handover) => slurm.reservations.get(&reservation_name(handover)),
+        None => slurm
+            .reservations
+            .values()
+            .find(|r| reservation_handover(&r.name).is_some() && r.nodes.contains(name)),
+    }
+}
+
+/// What keeps a reservation of ours from being a guard now.
+pub fn flaw(reservation: &Reservation, name: &SlurmNodeName, now: Timestamp) -> Option<String> {
+    if !reservation.is_active(now) {
+        return Some(format!("is not active (from {} to {})", reservation.start, reservation.end));
+    }
+    shape_flaw(reservation, name)
+}
+
+/// What differs from the shape that we give our reservations, times aside.
+pub fn shape_flaw(reservation: &Reservation, name: &SlurmNodeName) -> Option<String> {
+    if reservation.nodes.len() != 1 || !reservation.nodes.contains(name) {
+        let nodes: Vec<_> = reservation.nodes.iter().map(SlurmNodeName::as_str).collect();
+        return Some(format!("has nodes {} instead of exactly {name}", nodes.join(",")));
+    }
+    if reservation.users.len() != 1 || !reservation.users.contains("root") {
+        let users: Vec<_> = reservation.users.iter().map(String::as_str).collect();
+        return Some(format!("admits users {} instead of only root", users.join(",")));
+    }
+    if !reservation.accounts.is_empty() {
+        return Some("admits accounts".to_owned());
+    }
+    if !reservation.flags.contains("MAINT") {
+        return Some("lacks the flag MAINT".to_owned());
+    }
+    let foreign = reservation.flags.iter().find(|flag| !OUR_FLAGS.contains(&flag.as_str()));
+    foreign.map(|flag| format!("has the flag {flag}, which we never set"))
+}
+
+/// Jobs that were seen on a node, each with the start of the run that was seen.
+pub type JobsSeen = BTreeMap<JobId, Option<Timestamp>>;
+
+/// Is the Slurm side of the node empty? `seen` are the jobs that were seen on it since the handover began; `due_back` is
+/// when the node is to return to Slurm, where that is known.
+pub fn emptiness(
+    facts: &Seen<Slurm>,
+    name: &SlurmNodeName,
+    seen: &JobsSeen,
+    due_back: Option<Timestamp>,
+    now: Timestamp,
+) -> Emptiness {
+    let (slurm, node) = match find(facts, name) {
+        Ok(found) => found,
+        Err(why) => return Emptiness::Unknown { why },
+    };
+    if let Some(why) = not_to_be_believed(node) {
+        return Emptiness::Unknown { why };
+    }
+    let mut by: Vec<String> = slurm.jobs.values().filter_map(|job| holds(job, name, seen)).collect();
+    if !node.flags.contains(&NodeFlag::Drain) {
+        by.push("it is not drained".to_owned());
+    }
+    if node.flags.contains(&NodeFlag::Completing) {
+        by.push("a job is completing".to_owned());
+    }
+    if node.state != BaseState::Idle {
+        by.push(format!("its state is {:?}", node.state).to_lowercase());
+    }
+    match node.gpus_used {
+        None => return Emptiness::Unknown { why: "its GPUs in use could not be read".to_owned() },
+        Some(0) => {}
+        Some(used) => by.push(format!("{used} GPUs in use")),
+    }
+    by.extend(slurm.reservations.values().filter_map(|r| foreign_reservation(r, name, due_back, now)));
+    if by.is_empty() { Emptiness::Empty } else { Emptiness::Busy { by } }
+}
+
+/// States in which slurmctld's word about a node proves nothing.
+fn not_to_be_believed(node: &Node) -> Option<String> {
+    match &node.state {
+        BaseState::Idle | BaseState::Mixed | BaseState::Allocated => {}
+        BaseState::Down | BaseState::Future | BaseState::Error | BaseState::Unknown | BaseState::Other(_) => {
+            return Some(format!("its state is {:?}", node.state).to_lowercase());
+        }
+    }
+    node.flags.iter().find_map(|flag| match flag {
+        NodeFlag::Drain
+        | NodeFlag::Completing
+        | NodeFlag::Planned
+        | NodeFlag::Reserved
+        | NodeFlag::Maintenance
+        | NodeFlag::Cloud
+        | NodeFlag::DynamicNorm => None,
+        NodeFlag::NotResponding
+        | NodeFlag::Fail
+        | NodeFlag::InvalidReg
+        | NodeFlag::Reboot
+        | NodeFlag::Power
+        | NodeFlag::Other(_) => Some(format!("it has the flag {flag:?}")),
+    })
+}
+
+/// Says whose job it is, where the job has, or may still have, a process on the node.
+fn holds(job: &Job, name: &SlurmNodeName, seen: &JobsSeen) -> Option<String> {
+    let says = |what: &str| Some(format!("job {} of {} ({what})", job.id, job.user));
+    let named = job.nodes.contains(name);
+    match &job.state {
+        JobState::Finished | JobState::Pending => None,
+        JobState::Configuring if named => says("configuring"),
+        JobState::Running if named => match job.end_by {
+            Some(end) => says(&format!("running, ends by {end}")),
+            None => says("running, without a time limit"),
+        },
+        JobState::Suspended if named => says("suspended: it can resume on a drained node"),
+        JobState::Completing if named => says("completing"),
+        JobState::Other(word) if named => says(word),
+        // Not named any more: the same run was shrunk off the node, and its process may live there yet. A later run of
+        // a requeued job is another matter.
+        JobState::Configuring
+        | JobState::Running
+        | JobState::Suspended
+        | JobState::Completing
+        | JobState::Other(_) => {
+            let run = seen.get(&job.id)?;
+            if *run == job.start { says("was seen here and is unfinished") } else { None }
+        }
+    }
+}
+
+fn foreign_reservation(
+    reservation: &Reservation,
+    name: &SlurmNodeName,
+    due_back: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<String> {
+    let ours = reservation_handover(&reservation.name).is_some();
+    let in_the_way = reservation.nodes.contains(name)
+        && now < reservation.end
+        && due_back.is_none_or(|due_back| reservation.start < due_back);
+    (in_the_way && !ours).then(|| format!("reservation {} from {}", reservation.name, reservation.start))
+}
+
+/// Jobs that are on the node in this look, for the handover to remember.
+pub fn jobs_on(facts: &Seen<Slurm>, name: &SlurmNodeName) -> JobsSeen {
+    let Some(slurm) = facts.value() else { return JobsSeen::new() };
+    slurm
+        .jobs
+        .values()
+        .filter(|job| {
+            job.nodes.contains(name) && job.state != JobState::Pending && job.state != JobState::Finished
+        })
+        .map(|job| (job.id, job.start))
+        .collect()
+}

@@ -1,0 +1,597 @@
+//! The handover: moving one node from one owner to the other.
+//!
+//! One value of [`Handover`] says where it stands, one [`Event`] says what happened, and [`Handover::next`] is the only
+//! way from one to the next: the daemon and recovery from the ledger both go through it. It decides which events are
+//! legal and refuses an opening without evidence. It does not know how events come about; that is [`crate::step`].
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::denied::Denied;
+use crate::gate::slurm::JobsSeen;
+use crate::gate::{Emptiness, Gate};
+use crate::ids::{Epoch, HandoverId, NodeName, PoolName, Ticket};
+use crate::model::Domain;
+
+/// Looks in a row that must show a side empty before the other side's gate may open.
+pub const LOOKS_NEEDED: u8 = 2;
+
+/// Where a handover stands. Both ways start at `Planned`; they share the ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Decided; nothing was done yet.
+    Planned,
+    /// To Kubernetes: our reservation stands, jobs that fit before its start still run.
+    Reserved,
+    /// To Kubernetes: drained; running jobs end by themselves.
+    Draining,
+    /// To Kubernetes: seen empty; the reservation is being sealed.
+    SlurmEmpty,
+    /// To Kubernetes: the node must prove itself fit before its gate opens.
+    Canary,
+    /// To Kubernetes: the Kubernetes gate is being opened.
+    Releasing,
+    /// To Slurm: the Kubernetes gate is being closed.
+    Closing,
+    /// To Slurm: pods go, through the eviction API.
+    Evicting,
+    /// To Slurm: seen without holders; NoExecute goes on, and we look again.
+    KubernetesEmpty,
+    /// To Slurm: the Slurm gate is being opened.
+    Returning,
+    /// Done: the new owner's gate is open.
+    Open,
+    /// Going back to the owner it was leaving.
+    RollingBack,
+    /// Ended where it began.
+    RolledBack,
+}
+
+impl State {
+    /// Is the handover over?
+    pub fn is_over(self) -> bool {
+        match self {
+            Self::Open | Self::RolledBack => true,
+            Self::Planned
+            | Self::Reserved
+            | Self::Draining
+            | Self::SlurmEmpty
+            | Self::Canary
+            | Self::Releasing
+            | Self::Closing
+            | Self::Evicting
+            | Self::KubernetesEmpty
+            | Self::Returning
+            | Self::RollingBack => false,
+        }
+    }
+
+    /// The name that people see.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Planned => "planned",
+            Self::Reserved => "reserved",
+            Self::Draining => "draining",
+            Self::SlurmEmpty | Self::KubernetesEmpty => "empty",
+            Self::Canary => "canary",
+            Self::Releasing => "releasing",
+            Self::Closing => "closing",
+            Self::Evicting => "evicting",
+            Self::Returning => "returning",
+            Self::Open => "open",
+            Self::RollingBack => "rolling back",
+            Self::RolledBack => "rolled back",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Why a handover exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// Moves a managed node.
+    Move,
+    /// Takes an unmanaged node under management: closes the side that is not to own it, evicts nobody, opens nothing
+    /// that was not open.
+    Adoption,
+}
+
+/// Who asked for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Requester {
+    /// A policy, through the arbiter.
+    Policy {
+        /// Which.
+        policy: String,
+    },
+    /// A person, through the command line.
+    Person {
+        /// Login name.
+        user: String,
+    },
+}
+
+impl fmt::Display for Requester {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Policy { policy } => write!(f, "policy {policy}"),
+            Self::Person { user } => f.pad(user),
+        }
+    }
+}
+
+/// What a node said of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeWord {
+    /// No process holds a GPU.
+    Clear,
+    /// The site has no node check, and the pool allows that by name.
+    AbsentAllowed,
+}
+
+/// What was seen at the moment when a gate was allowed to open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The side that must be closed and empty.
+    pub domain: Domain,
+    /// Its gate.
+    pub gate: Gate,
+    /// Its emptiness.
+    pub emptiness: Emptiness,
+    /// The node's own word.
+    pub node_word: NodeWord,
+}
+
+/// Looks in a row that showed the side empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Looks {
+    /// How many.
+    pub count: u8,
+    /// The last one's time.
+    pub last: Option<Timestamp>,
+}
+
+/// Everything that is known of one handover.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handover {
+    /// Its id.
+    pub id: HandoverId,
+    /// The node that moves.
+    pub node: NodeName,
+    /// The domain that gets it.
+    pub to: Domain,
+    /// Move or adoption.
+    pub purpose: Purpose,
+    /// The pool that gets it.
+    pub pool: PoolName,
+    /// Why, for people; stands in the drain reason.
+    pub why: String,
+    /// Who asked.
+    pub requester: Requester,
+    /// The site's ticket.
+    pub ticket: Option<Ticket>,
+    /// The leadership that planned it.
+    pub epoch: Epoch,
+    /// When it was planned.
+    pub planned_at: Timestamp,
+    /// When the reservation is to be placed (to Kubernetes).
+    pub reserve_at: Timestamp,
+    /// When the node is needed: the reservation's start and the drain's time, or the closing's.
+    pub start_at: Timestamp,
+    /// When the escalation decides.
+    pub deadline: Timestamp,
+    /// When the node is due back, where that is known.
+    pub due_back: Option<Timestamp>,
+    /// Where it stands.
+    pub state: State,
+    /// Since when.
+    pub since: Timestamp,
+    /// Jobs that were seen on the node since the drain.
+    pub jobs_seen: JobsSeen,
+    /// When a GPU holder was last seen in Kubernetes.
+    pub last_holder_at: Option<Timestamp>,
+    /// Empty looks in a row.
+    pub looks: Looks,
+    /// The Node's UID when it was closed: another UID is another Node, and closing starts again.
+    pub node_uid: Option<String>,
+    /// Why it rolls back, where it does.
+    pub rollback: Option<String>,
+}
+
+/// What happened to a handover.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// Our reservation was seen in place.
+    Reserved,
+    /// The time has come: the node is drained from now on.
+    DrainStarted,
+    /// Jobs were seen on the node.
+    JobsSeen {
+        /// They, with the start of the run that was seen.
+        jobs: JobsSeen,
+    },
+    /// The leaving side was seen closed and empty.
+    EmptyLook {
+        /// When we looked.
+        at: Timestamp,
+    },
+    /// The leaving side was seen not empty, or could not be seen.
+    BusyLook {
+        /// When we looked.
+        at: Timestamp,
+        /// Whether GPU holders were seen (and not merely nothing).
+        holders: Holders,
+    },
+    /// The reservation was seen without IGNORE_JOBS and with its long end.
+    Sealed,
+    /// The other side's gate may open; this is why.
+    Permitted(Evidence),
+    /// The new (or, rolling back, the old) owner's gate was seen open.
+    Opened,
+    /// Closing the Kubernetes gate begins.
+    ClosingStarted,
+    /// The Kubernetes gate was seen closing: on the list, a binding refused, NoSchedule on.
+    Closed {
+        /// The Node's UID.
+        uid: String,
+    },
+    /// No GPU holder and nobody whom NoExecute would surprise was seen.
+    HoldersGone {
+        /// When we looked.
+        at: Timestamp,
+    },
+    /// Another Node stands under the name: start closing again.
+    NodeReplaced {
+        /// Its UID.
+        uid: String,
+    },
+    /// The deadline passed, and the rule says to wait.
+    Extended {
+        /// The new deadline.
+        deadline: Timestamp,
+    },
+    /// Back to where it came from.
+    RollBack {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Whether a look showed GPU holders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holders {
+    /// It did.
+    Seen,
+    /// It did not (the look failed, or something else was in the way).
+    NotSeen,
+}
+
+impl Event {
+    /// The name that people see.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved",
+            Self::DrainStarted => "drain started",
+            Self::JobsSeen { .. } => "jobs seen",
+            Self::EmptyLook { .. } => "empty look",
+            Self::BusyLook { .. } => "busy look",
+            Self::Sealed => "sealed",
+            Self::Permitted(_) => "permitted",
+            Self::Opened => "opened",
+            Self::ClosingStarted => "closing started",
+            Self::Closed { .. } => "closed",
+            Self::HoldersGone { .. } => "holders gone",
+            Self::NodeReplaced { .. } => "node replaced",
+            Self::Extended { .. } => "extended",
+            Self::RollBack { .. } => "roll back",
+        }
+    }
+}
+
+impl Handover {
+    /// The side that must be seen closed and empty before the next opening.
+    pub fn leaving(&self) -> Domain {
+        match self.state {
+            State::RollingBack | State::RolledBack => self.to,
+            State::Planned
+            | State::Reserved
+            | State::Draining
+            | State::SlurmEmpty
+            | State::Canary
+            | State::Releasing
+            | State::Closing
+            | State::Evicting
+            | State::KubernetesEmpty
+            | State::Returning
+            | State::Open => self.to.other(),
+        }
+    }
+
+    /// What follows from an event at `at`. The one transition function: live and in recovery.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "every state is named for every event, so that none is forgotten"
+    )]
+    pub fn next(&self, at: Timestamp, event: &Event) -> Result<Self, Denied> {
+        let mut next = self.clone();
+        match event {
+            Event::Reserved => match (self.state, self.to) {
+                (State::Planned, Domain::Kubernetes) => next.enter(State::Reserved, at),
+                (_, Domain::Kubernetes | Domain::Slurm) => return Err(self.illegal(event)),
+            },
+            Event::DrainStarted => match self.state {
+                State::Reserved => next.enter(State::Draining, at),
+                State::Planned
+                | State::Draining
+                | State::SlurmEmpty
+                | State::Canary
+                | State::Releasing
+                | State::Closing
+                | State::Evicting
+                | State::KubernetesEmpty
+                | State::Returning
+                | State::Open
+                | State::RollingBack
+                | State::RolledBack => return Err(self.illegal(event)),
+            },
+            Event::JobsSeen { jobs } => {
+                self.must_be_under_way(event)?;
+                next.jobs_seen.extend(jobs);
+            }
+            Event::EmptyLook { at: look } => next.empty_look(*look, at, event)?,
+            Event::BusyLook { at: look, holders } => next.busy_look(*look, *holders, at, event)?,
+            Event::Sealed => match self.state {
+                State::SlurmEmpty => next.enter(State::Canary, at),
+                State::Planned
+                | State::Reserved
+                | State::Draining
+                | State::Canary
+                | State::Releasing
+                | State::Closing
+                | State::Evicting
+                | State::KubernetesEmpty
+                | State::Returning
+                | State::Open
+                | State::RollingBack
+                | State::RolledBack => return Err(self.illegal(event)),
+            },
+            Event::Permitted(evidence) => {
+                self.accept(evidence)?;
+                match self.state {
+                    State::Canary => next.enter(State::Releasing, at),
+                    State::KubernetesEmpty => next.enter(State::Returning, at),
+                    State::Planned
+                    | State::Reserved
+                    | State::Draining
+                    | State::SlurmEmpty
+                    | State::Releasing
+                    | State::Closing
+                    | State::Evicting
+                    | State::Returning
+                    | State::Open
+                    | State::RollingBack
+                    | State::RolledBack => return Err(self.illegal(event)),
+                }
+            }
+            Event::Opened => match self.state {
+                State::Releasing | State::Returning => next.enter(State::Open, at),
+                State::RollingBack => next.enter(State::RolledBack, at),
+                State::Planned
+                | State::Reserved
+                | State::Draining
+                | State::SlurmEmpty
+                | State::Canary
+                | State::Closing
+                | State::Evicting
+                | State::KubernetesEmpty
+                | State::Open
+                | State::RolledBack => return Err(self.illegal(event)),
+            },
+            Event::ClosingStarted => match (self.state, self.to) {
+                (State::Planned, Domain::Slurm) => next.enter(State::Closing, at),
+                (_, Domain::Kubernetes | Domain::Slurm) => return Err(self.illegal(event)),
+            },
+            Event::Closed { uid } => match self.state {
+                State::Closing => {
+                    next.node_uid = Some(uid.clone());
+                    next.enter(State::Evicting, at);
+                }
+                State::Planned
+                | State::Reserved
+                | State::Draining
+                | State::SlurmEmpty
+                | State::Canary
+                | State::Releasing
+                | State::Evicting
+                | State::KubernetesEmpty
+                | State::Returning
+                | State::Open
+                | State::RollingBack
+                | State::RolledBack => return Err(self.illegal(event)),
+            },
+            Event::HoldersGone { at: look } => match self.state {
+                State::Evicting => {
+                    // They went before this look: the kubelet must renew its Lease after it.
+                    next.last_holder_at = next.last_holder_at.max(Some(*look));
+                    next.enter(State::KubernetesEmpty, at);
+                }
+                State::Planned
+                | State::Reserved
+                | State::Draining
+                | State::SlurmEmpty
+                | State::Canary
+                | State::Releasing
+                | State::Closing
+                | State::KubernetesEmpty
+                | State::Returning
+                | State::Open
+                | State::RollingBack
+                | State::RolledBack => return Err(self.illegal(event)),
+            },
+            Event::NodeReplaced { .. } => match self.state {
+                State::Evicting | State::KubernetesEmpty | State::Closing => {
+                    next.node_uid = None;
+                    next.enter(State::Closing, at);
+                }
+                State::Planned
+                | State::Reserved
+                | State::Draining
+                | State::SlurmEmpty
+                | State::Canary
+                | State::Releasing
+                | State::Returning
+                | State::Open
+                | State::RollingBack
+                | State::RolledBack => return Err(self.illegal(event)),
+            },
+            Event::Extended { deadline } => {
+                self.must_be_under_way(event)?;
+                next.deadline = *deadline;
+            }
+            Event::RollBack { why } => match self.state {
+                State::Planned
+                | State::Reserved
+                | State::Draining
+                | State::SlurmEmpty
+                | State::Canary
+                | State::Closing
+                | State::Evicting
+                | State::KubernetesEmpty => {
+                    next.rollback = Some(why.clone());
+                    next.enter(State::RollingBack, at);
+                }
+                State::Releasing
+                | State::Returning
+                | State::Open
+                | State::RollingBack
+                | State::RolledBack => {
+                    return Err(self.illegal(event));
+                }
+            },
+        }
+        Ok(next)
+    }
+
+    fn empty_look(&mut self, look: Timestamp, at: Timestamp, event: &Event) -> Result<(), Denied> {
+        match self.state {
+            State::Draining | State::KubernetesEmpty | State::RollingBack => {
+                self.count_look(look)?;
+                if self.state == State::Draining && self.looks.count >= LOOKS_NEEDED {
+                    let looks = self.looks;
+                    self.enter(State::SlurmEmpty, at);
+                    self.looks = looks;
+                }
+                Ok(())
+            }
+            State::Planned
+            | State::Reserved
+            | State::SlurmEmpty
+            | State::Canary
+            | State::Releasing
+            | State::Closing
+            | State::Evicting
+            | State::Returning
+            | State::Open
+            | State::RolledBack => Err(self.illegal(event)),
+        }
+    }
+
+    fn busy_look(
+        &mut self,
+        look: Timestamp,
+        holders: Holders,
+        at: Timestamp,
+        event: &Event,
+    ) -> Result<(), Denied> {
+        match holders {
+            Holders::Seen => self.last_holder_at = self.last_holder_at.max(Some(look)),
+            Holders::NotSeen => {}
+        }
+        match self.state {
+            State::Draining | State::RollingBack | State::Evicting | State::Closing => {
+                self.looks = Looks::default();
+                Ok(())
+            }
+            State::SlurmEmpty | State::Canary => {
+                self.enter(State::Draining, at);
+                Ok(())
+            }
+            State::KubernetesEmpty => {
+                self.enter(State::Evicting, at);
+                Ok(())
+            }
+            State::Planned
+            | State::Reserved
+            | State::Releasing
+            | State::Returning
+            | State::Open
+            | State::RolledBack => Err(self.illegal(event)),
+        }
+    }
+
+    fn count_look(&mut self, look: Timestamp) -> Result<(), Denied> {
+        if let Some(last) = self.looks.last
+            && look <= last
+        {
+            return Err(Denied::StaleLook { at: look, last });
+        }
+        self.looks = Looks { count: self.looks.count.saturating_add(1), last: Some(look) };
+        Ok(())
+    }
+
+    /// A new state starts its own count of looks; `Canary` keeps the one that `SlurmEmpty` was reached with.
+    fn enter(&mut self, state: State, at: Timestamp) {
+        match state {
+            State::Canary | State::Releasing | State::Returning => {}
+            State::Planned
+            | State::Reserved
+            | State::Draining
+            | State::SlurmEmpty
+            | State::Closing
+            | State::Evicting
+            | State::KubernetesEmpty
+            | State::Open
+            | State::RollingBack
+            | State::RolledBack => self.looks = Looks::default(),
+        }
+        self.state = state;
+        self.since = at;
+    }
+
+    /// The safety rule, where a handover crosses it.
+    fn accept(&self, evidence: &Evidence) -> Result<(), Denied> {
+        let domain = self.leaving();
+        if evidence.domain != domain || evidence.gate != Gate::Closed {
+            return Err(Denied::NotClosed { domain, gate: evidence.gate.clone() });
+        }
+        if evidence.emptiness != Emptiness::Empty {
+            return Err(Denied::NotEmpty { domain, emptiness: evidence.emptiness.clone() });
+        }
+        if self.looks.count < LOOKS_NEEDED {
+            return Err(Denied::TooFewLooks { have: self.looks.count, need: LOOKS_NEEDED });
+        }
+        Ok(())
+    }
+
+    fn must_be_under_way(&self, event: &Event) -> Result<(), Denied> {
+        if self.state.is_over() { Err(self.illegal(event)) } else { Ok(()) }
+    }
+
+    fn illegal(&self, event: &Event) -> Denied {
+        let to = format!("{} on its way to {}", self.state, self.to);
+        Denied::IllegalEvent { event: event.name().to_owned(), state: to }
+    }
+}

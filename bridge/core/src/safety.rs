@@ -1,0 +1,240 @@
+//! **The safety rule.** At most one of a node's two gates is ever open, and a gate opens only after the other side was
+//! seen closed *and empty*. Unknown never counts as closed or empty.
+//!
+//! [`permit`] is the only maker of a [`Permit`], and no action that opens a gate is made without one ([`crate::want`]).
+//! [`violation`] checks the same rule again, independently, over what was observed.
+
+use crate::denied::Denied;
+use crate::facts::kubernetes::{Effect, GuardState, Node as KubeNode, Ready};
+use crate::facts::slurm::{BaseState, NodeFlag};
+use crate::gate::{self, Emptiness, Gate};
+use crate::handover::{Evidence, Handover, LOOKS_NEEDED, NodeWord, Purpose, State};
+use crate::mark::{TAINT_DRAINING, TAINT_SLURM};
+use crate::model::{Domain, NodeWordRule};
+use crate::view::View;
+
+/// Allows one gate of one node to be opened, in this tick. Only [`permit`] makes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Permit {
+    evidence: Evidence,
+}
+
+impl Permit {
+    /// What was seen.
+    pub fn evidence(&self) -> &Evidence {
+        &self.evidence
+    }
+}
+
+/// May the `opening` gate of this node open? Every condition is judged by this tick's look.
+pub fn permit(view: &View<'_>, opening: Domain) -> Result<Permit, Denied> {
+    if let Some(why) = &view.record.quarantine {
+        return Err(Denied::Quarantined { node: view.node.name.clone(), why: why.clone() });
+    }
+    let other = opening.other();
+    let gate = view.gate(other).clone();
+    match gate {
+        Gate::Closed => {}
+        Gate::Open | Gate::Weakened { .. } | Gate::Unknown { .. } => {
+            return Err(Denied::NotClosed { domain: other, gate });
+        }
+    }
+    guards_stand(view)?;
+    let emptiness = view.emptiness(other).clone();
+    match emptiness {
+        Emptiness::Empty => {}
+        Emptiness::Busy { .. } | Emptiness::Unknown { .. } => {
+            return Err(Denied::NotEmpty { domain: other, emptiness });
+        }
+    }
+    if other == Domain::Slurm {
+        sealed(view)?;
+    }
+    match view.handover {
+        Some(handover) => enough_looks(handover, other)?,
+        // Outside a handover only the owner's gate may open again (its Node was re-created, a stray mark of ours …).
+        None if view.record.owner() == Some(opening) => {}
+        None => {
+            return Err(Denied::NotClosed {
+                domain: other,
+                gate: Gate::Unknown { why: "no handover".into() },
+            });
+        }
+    }
+    let node_word = node_word(view)?;
+    Ok(Permit { evidence: Evidence { domain: other, gate, emptiness, node_word } })
+}
+
+fn enough_looks(handover: &Handover, other: Domain) -> Result<(), Denied> {
+    if handover.leaving() != other || handover.looks.count < LOOKS_NEEDED {
+        return Err(Denied::TooFewLooks { have: handover.looks.count, need: LOOKS_NEEDED });
+    }
+    Ok(())
+}
+
+/// Policies and bindings are never re-created by us: while one is missing or altered, no gate opens.
+fn guards_stand(view: &View<'_>) -> Result<(), Denied> {
+    let Some(kubernetes) = view.facts.kubernetes.value() else {
+        return Err(Denied::Frozen { why: "the admission policies could not be looked at".to_owned() });
+    };
+    match guard_flaws(&kubernetes.guards).first() {
+        None => Ok(()),
+        Some(why) => Err(Denied::Frozen { why: why.clone() }),
+    }
+}
+
+/// Every admission policy that does not stand, in words.
+pub fn guard_flaws(guards: &crate::facts::kubernetes::Guards) -> Vec<String> {
+    let named = [
+        ("bindings", &guards.bindings),
+        ("pods", &guards.pods),
+        ("marks", &guards.marks),
+        ("gate", &guards.gate),
+    ];
+    named
+        .into_iter()
+        .filter_map(|(name, state)| match state {
+            GuardState::Standing => None,
+            GuardState::Missing => {
+                Some(format!("admission policy gpu-bridge-{name} or its binding is missing"))
+            }
+            GuardState::Altered { what } => {
+                Some(format!("admission policy gpu-bridge-{name} was altered: {what}"))
+            }
+        })
+        .collect()
+}
+
+/// Before Kubernetes opens, our reservation must be without IGNORE_JOBS and far from its end.
+pub fn sealed(view: &View<'_>) -> Result<(), Denied> {
+    let not = |why: String| Err(Denied::NotSealed { why });
+    let Some(slurm) = view.facts.slurm.value() else { return not("Slurm could not be looked at".to_owned()) };
+    let Some(reservation) =
+        gate::slurm::our_reservation(slurm, &view.node.slurm, view.record.slurm_closed_by)
+    else {
+        return not("it is gone".to_owned());
+    };
+    if reservation.flags.contains("IGNORE_JOBS") {
+        return not("it still has IGNORE_JOBS".to_owned());
+    }
+    let left = view.now.duration_until(reservation.end);
+    if left < crate::want::SEAL_MARGIN {
+        return not(format!("it ends already at {}", reservation.end));
+    }
+    Ok(())
+}
+
+/// The node's own word, by the rule of the pool that it enters or leaves.
+pub fn node_word(view: &View<'_>) -> Result<NodeWord, Denied> {
+    let pool = match view.handover {
+        Some(handover) => view.site.pools.get(&handover.pool),
+        None => view.pool(),
+    };
+    match pool.map(|pool| &pool.node_word) {
+        Some(NodeWordRule::AbsentAllowed { .. }) => Ok(NodeWord::AbsentAllowed),
+        Some(NodeWordRule::Required) => {
+            Err(Denied::NodeWord { why: "required, but the node was not asked".into() })
+        }
+        None => Err(Denied::NodeWord { why: "the node's pool is not in the configuration".into() }),
+    }
+}
+
+/// Is the Node fit to be delivered to Kubernetes? A Ready Node with 0 GPUs is not capacity.
+pub fn fit_for_kubernetes(view: &View<'_>) -> Result<(), Denied> {
+    let not = |why: String| Err(Denied::NotFit { why });
+    let node: &KubeNode = match gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes) {
+        Ok((_, node)) => node,
+        Err(why) => return not(why),
+    };
+    if node.ready != Ready::True {
+        return not("the Node is not Ready".to_owned());
+    }
+    if node.allocatable_gpus != view.node.gpus {
+        return not(format!("{} of {} GPUs are allocatable", node.allocatable_gpus, view.node.gpus));
+    }
+    // Others' NoExecute taints (not-ready, unreachable …) say that the Node is not usable.
+    let foreign = node.taints.iter().find(|taint| {
+        taint.effect == Effect::NoExecute && taint.key != TAINT_SLURM && taint.key != TAINT_DRAINING
+    });
+    match foreign {
+        Some(taint) => not(format!("it has the taint {}:NoExecute", taint.key)),
+        None => Ok(()),
+    }
+}
+
+/// Is the node delivered to Slurm? A person's own drain is respected: then it is theirs to open.
+pub fn delivered_to_slurm(view: &View<'_>) -> Result<(), Denied> {
+    let not = |why: String| Err(Denied::NotFit { why });
+    let node = match gate::slurm::find(&view.facts.slurm, &view.node.slurm) {
+        Ok((_, node)) => node,
+        Err(why) => return not(why),
+    };
+    match gate::slurm::drain_of(node) {
+        gate::slurm::Drain::Theirs { .. } => return Ok(()),
+        gate::slurm::Drain::Ours(_) | gate::slurm::Drain::None => {}
+    }
+    match &node.state {
+        BaseState::Idle | BaseState::Mixed | BaseState::Allocated => {}
+        BaseState::Down | BaseState::Future | BaseState::Error | BaseState::Unknown | BaseState::Other(_) => {
+            return not(format!("its state is {:?}", node.state).to_lowercase());
+        }
+    }
+    if node.flags.contains(&NodeFlag::NotResponding) {
+        return not("slurmd does not respond yet".to_owned());
+    }
+    if node.gpus < view.node.gpus {
+        return not(format!("Slurm counts {} of {} GPUs", node.gpus, view.node.gpus));
+    }
+    Ok(())
+}
+
+/// The rule again, over what is observed now: both gates of a managed node open.
+pub fn violation(view: &View<'_>) -> Option<String> {
+    if view.record.owner().is_none() || releasing(view) || adopting(view) {
+        return None;
+    }
+    (view.slurm == Gate::Open && view.kubernetes == Gate::Open).then(|| {
+        "both gates were seen open: the Slurm and the Kubernetes scheduler may start work on it".to_owned()
+    })
+}
+
+fn releasing(view: &View<'_>) -> bool {
+    matches!(view.record.management, crate::book::Management::Releasing { .. })
+}
+
+fn adopting(view: &View<'_>) -> bool {
+    view.handover.is_some_and(|h| h.purpose == Purpose::Adoption)
+}
+
+/// Conditions of one node that a person should know of, as (key, text).
+pub fn alarms(view: &View<'_>) -> Vec<(String, String)> {
+    let mut alarms = Vec::new();
+    let node = &view.node.name;
+    if let Some(why) = &view.record.quarantine {
+        alarms.push((
+            format!("quarantine/{node}"),
+            format!(
+                "node {node} is in quarantine: {why}. Look at it, then `gpu-bridge adopt {node} --owner …`"
+            ),
+        ));
+    }
+    for domain in [Domain::Slurm, Domain::Kubernetes] {
+        let should_stand = match (view.record.owner(), view.handover.map(|h| h.state)) {
+            (Some(owner), None) => owner != domain,
+            (Some(_), Some(State::Releasing)) => domain == Domain::Slurm,
+            (Some(_), Some(State::Returning)) => domain == Domain::Kubernetes,
+            (Some(_) | None, Some(_)) | (None, None) => false,
+        };
+        if !should_stand || releasing(view) {
+            continue;
+        }
+        match view.gate(domain) {
+            Gate::Closed | Gate::Unknown { .. } => {}
+            gate @ (Gate::Open | Gate::Weakened { .. }) => {
+                let text = format!("node {node}: the {domain} gate should be closed and is {gate}");
+                alarms.push((format!("gate/{node}/{domain}"), text));
+            }
+        }
+    }
+    alarms
+}

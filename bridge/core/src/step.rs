@@ -1,0 +1,260 @@
+//! What happened to a handover, as one tick's view shows it. Turns looks into the events that [`Handover::next`] takes.
+//! It decides *whether* something can be said to have happened; never what is done about it ([`crate::want`]).
+
+use jiff::SignedDuration;
+
+use crate::facts::kubernetes::{BindingProbe, Ready};
+use crate::gate::{self, Emptiness, Gate};
+use crate::handover::{Event, Handover, Holders, LOOKS_NEEDED, Purpose, State};
+use crate::model::{Domain, Escalation};
+use crate::safety;
+use crate::view::View;
+
+/// The next event of the node's handover, where the view shows one. Called again after each until there is none.
+pub fn next_event(view: &View<'_>) -> Option<Event> {
+    let handover = view.handover?;
+    jobs_seen(view, handover).or_else(|| overdue(view, handover)).or_else(|| match handover.state {
+        State::Planned => planned(view, handover),
+        State::Reserved => reserved(view, handover),
+        State::Draining => count_looks(view, handover, Domain::Slurm),
+        State::SlurmEmpty => slurm_empty(view, handover),
+        State::Canary => canary(view, handover),
+        State::Releasing => (view.kubernetes == Gate::Open).then_some(Event::Opened),
+        State::Closing => closing(view, handover),
+        State::Evicting => replaced(view, handover).or_else(|| evicting(view)),
+        State::KubernetesEmpty => replaced(view, handover).or_else(|| kubernetes_empty(view, handover)),
+        State::Returning => {
+            (view.slurm == Gate::Open && safety::delivered_to_slurm(view).is_ok()).then_some(Event::Opened)
+        }
+        State::RollingBack => rolling_back(view, handover),
+        State::Open | State::RolledBack => None,
+    })
+}
+
+/// What the handover waits for, in words, for `explain` and alarms.
+pub fn waits_for(view: &View<'_>) -> Vec<String> {
+    let Some(handover) = view.handover else { return Vec::new() };
+    let side = |domain: Domain| {
+        let mut waits = Vec::new();
+        if *view.gate(domain) != Gate::Closed {
+            waits.push(format!("the {domain} gate to be closed (it is {})", view.gate(domain)));
+        }
+        match view.emptiness(domain) {
+            Emptiness::Empty => {}
+            Emptiness::Busy { by } => waits.extend(by.iter().cloned()),
+            Emptiness::Unknown { why } => waits.push(format!("a look at {domain}: {why}")),
+        }
+        waits
+    };
+    match handover.state {
+        State::Planned => match handover.to {
+            Domain::Kubernetes if view.now < handover.reserve_at => {
+                vec![format!("{}, to reserve the node", handover.reserve_at)]
+            }
+            Domain::Kubernetes => vec!["our reservation to be in place".to_owned()],
+            Domain::Slurm => vec![format!("{}, to close the node", handover.start_at)],
+        },
+        State::Reserved => vec![format!("{}, to drain the node", handover.start_at)],
+        State::Draining => side(Domain::Slurm),
+        State::SlurmEmpty => vec!["our reservation to be sealed".to_owned()],
+        State::Canary => {
+            let fit = safety::fit_for_kubernetes(view).err().map(|denied| denied.to_string());
+            let permit = safety::permit(view, Domain::Kubernetes).err().map(|denied| denied.to_string());
+            fit.into_iter().chain(permit).collect()
+        }
+        State::Releasing => vec![format!("the Kubernetes gate to open (it is {})", view.kubernetes)],
+        State::Closing => {
+            let mut waits = vec![format!("the Kubernetes gate to close (it is {})", view.kubernetes)];
+            match view.probe {
+                crate::facts::Seen::At { value: BindingProbe::Passed, .. } => waits.push(
+                    "a dry-run binding to be refused: it passed, so the bindings policy does not stand"
+                        .to_owned(),
+                ),
+                crate::facts::Seen::At { value: BindingProbe::Refused, .. } => {}
+                crate::facts::Seen::Unknown { why } => waits.push(format!("a dry-run binding: {why}")),
+            }
+            waits
+        }
+        State::Evicting | State::KubernetesEmpty => side(Domain::Kubernetes),
+        State::Returning => {
+            let delivered = safety::delivered_to_slurm(view).err().map(|denied| denied.to_string());
+            let gate =
+                (view.slurm != Gate::Open).then(|| format!("the Slurm gate to open (it is {})", view.slurm));
+            delivered.into_iter().chain(gate).collect()
+        }
+        State::RollingBack => {
+            let home = handover.to.other();
+            let mut waits = vec![format!("the {home} gate to open again (it is {})", view.gate(home))];
+            if handover.purpose == Purpose::Move {
+                waits.extend(safety::permit(view, home).err().map(|denied| denied.to_string()));
+            }
+            waits
+        }
+        State::Open | State::RolledBack => Vec::new(),
+    }
+}
+
+/// Jobs on the node that the handover has not yet noted: they must be gone by id, not only from the node.
+fn jobs_seen(view: &View<'_>, handover: &Handover) -> Option<Event> {
+    match handover.state {
+        State::Reserved | State::Draining | State::SlurmEmpty | State::Canary => {}
+        State::Planned
+        | State::Releasing
+        | State::Closing
+        | State::Evicting
+        | State::KubernetesEmpty
+        | State::Returning
+        | State::Open
+        | State::RollingBack
+        | State::RolledBack => return None,
+    }
+    let mut jobs = gate::slurm::jobs_on(&view.facts.slurm, &view.node.slurm);
+    jobs.retain(|id, start| handover.jobs_seen.get(id) != Some(start));
+    (!jobs.is_empty()).then_some(Event::JobsSeen { jobs })
+}
+
+/// The deadline's verdict, by the rule of the pool that the node leaves.
+fn overdue(view: &View<'_>, handover: &Handover) -> Option<Event> {
+    match handover.state {
+        State::Draining
+        | State::SlurmEmpty
+        | State::Canary
+        | State::Closing
+        | State::Evicting
+        | State::KubernetesEmpty => {}
+        State::Planned
+        | State::Reserved
+        | State::Releasing
+        | State::Returning
+        | State::Open
+        | State::RollingBack
+        | State::RolledBack => return None,
+    }
+    if view.now < handover.deadline {
+        return None;
+    }
+    let pool = view.pool();
+    match pool.map(|pool| pool.escalation) {
+        Some(Escalation::Wait) => {
+            let more = pool.map_or(SignedDuration::from_mins(10), |pool| pool.deadline);
+            Some(Event::Extended { deadline: view.now.saturating_add(more).unwrap_or(handover.deadline) })
+        }
+        Some(Escalation::RollBack) | None => Some(Event::RollBack {
+            why: format!("deadline {} passed: {}", handover.deadline, waits_for(view).join("; ")),
+        }),
+    }
+}
+
+fn planned(view: &View<'_>, handover: &Handover) -> Option<Event> {
+    match handover.to {
+        Domain::Kubernetes => {
+            let slurm = view.facts.slurm.value()?;
+            let reservation = gate::slurm::our_reservation(slurm, &view.node.slurm, Some(handover.id))?;
+            gate::slurm::shape_flaw(reservation, &view.node.slurm).is_none().then_some(Event::Reserved)
+        }
+        Domain::Slurm => (view.now >= handover.start_at).then_some(Event::ClosingStarted),
+    }
+}
+
+/// Not before the reservation's start: short jobs may use the node until then.
+fn reserved(view: &View<'_>, handover: &Handover) -> Option<Event> {
+    let slurm = view.facts.slurm.value()?;
+    let reservation = gate::slurm::our_reservation(slurm, &view.node.slurm, Some(handover.id))?;
+    (view.now >= handover.start_at && reservation.is_active(view.now)).then_some(Event::DrainStarted)
+}
+
+/// Counts looks that show `domain` closed and empty; anything else starts the count again.
+fn count_looks(view: &View<'_>, handover: &Handover, domain: Domain) -> Option<Event> {
+    let at = view.looked_at(domain);
+    let good = *view.gate(domain) == Gate::Closed && *view.emptiness(domain) == Emptiness::Empty;
+    match (good, at) {
+        (true, Some(at)) => {
+            let newer = handover.looks.last.is_none_or(|last| at > last);
+            (newer && handover.looks.count < LOOKS_NEEDED).then_some(Event::EmptyLook { at })
+        }
+        (true, None) | (false, _) => (handover.looks.count > 0)
+            .then(|| Event::BusyLook { at: at.unwrap_or(view.now), holders: holders(view) }),
+    }
+}
+
+fn holders(view: &View<'_>) -> Holders {
+    match view.look.value() {
+        Some(look) if !look.holders.is_empty() => Holders::Seen,
+        Some(_) | None => Holders::NotSeen,
+    }
+}
+
+/// Seen busy again (not merely unseen): back to draining.
+fn slurm_busy_again(view: &View<'_>) -> Option<Event> {
+    match &view.slurm_emptiness {
+        Emptiness::Busy { .. } => Some(Event::BusyLook {
+            at: view.looked_at(Domain::Slurm).unwrap_or(view.now),
+            holders: Holders::NotSeen,
+        }),
+        Emptiness::Empty | Emptiness::Unknown { .. } => None,
+    }
+}
+
+fn slurm_empty(view: &View<'_>, _handover: &Handover) -> Option<Event> {
+    slurm_busy_again(view).or_else(|| {
+        (safety::sealed(view).is_ok() && safety::node_word(view).is_ok()).then_some(Event::Sealed)
+    })
+}
+
+/// The canary conditions, then the permit. The looks that count are those of `Draining`; this look must agree.
+fn canary(view: &View<'_>, _handover: &Handover) -> Option<Event> {
+    if let Some(event) = slurm_busy_again(view) {
+        return Some(event);
+    }
+    safety::fit_for_kubernetes(view).ok()?;
+    let permit = safety::permit(view, Domain::Kubernetes).ok()?;
+    Some(Event::Permitted(permit.evidence().clone()))
+}
+
+fn closing(view: &View<'_>, _handover: &Handover) -> Option<Event> {
+    let (kubernetes, node) = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes).ok()?;
+    let standing = gate::kubernetes::standing(kubernetes, node, &view.node.kubernetes);
+    let refused = view.probe.value() == Some(&BindingProbe::Refused);
+    (standing.listed && standing.draining && refused).then(|| Event::Closed { uid: node.uid.clone() })
+}
+
+fn replaced(view: &View<'_>, handover: &Handover) -> Option<Event> {
+    let (_, node) = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes).ok()?;
+    let known = handover.node_uid.as_ref()?;
+    (node.uid != *known).then(|| Event::NodeReplaced { uid: node.uid.clone() })
+}
+
+fn evicting(view: &View<'_>) -> Option<Event> {
+    let (_, node) = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes).ok()?;
+    let look = view.look.value()?;
+    (look.is_empty() && node.ready == Ready::True).then_some(Event::HoldersGone { at: look.at })
+}
+
+fn kubernetes_empty(view: &View<'_>, handover: &Handover) -> Option<Event> {
+    if let Some(look) = view.look.value()
+        && !look.is_empty()
+    {
+        return Some(Event::BusyLook { at: look.at, holders: holders(view) });
+    }
+    if let Some(event) = count_looks(view, handover, Domain::Kubernetes) {
+        return Some(event);
+    }
+    let permit = safety::permit(view, Domain::Slurm).ok()?;
+    Some(Event::Permitted(permit.evidence().clone()))
+}
+
+fn rolling_back(view: &View<'_>, handover: &Handover) -> Option<Event> {
+    let home = handover.to.other();
+    let is_back = match home {
+        Domain::Slurm => view.slurm == Gate::Open,
+        Domain::Kubernetes => view.kubernetes == Gate::Open,
+    };
+    if is_back {
+        return Some(Event::Opened);
+    }
+    match handover.purpose {
+        Purpose::Move => count_looks(view, handover, handover.to),
+        // What an adoption closed was found open on a node that was not ours: it is put back as found.
+        Purpose::Adoption => None,
+    }
+}

@@ -1,0 +1,173 @@
+//! One node as one tick sees it: what the book says, what the schedulers show, and what that means for its gates. Built
+//! once and handed to [`crate::step`], [`crate::want`] and [`crate::safety`], which so judge by the same look.
+
+use jiff::Timestamp;
+
+use crate::book::Record;
+use crate::facts::kubernetes::{BindingProbe, NodeLook};
+use crate::facts::{Facts, Seen};
+use crate::gate::{self, Emptiness, Gate, slurm::JobsSeen};
+use crate::handover::{Handover, Purpose, State};
+use crate::ids::Epoch;
+use crate::model::{Domain, Node, Pool, Site};
+
+/// One node in one tick.
+#[derive(Debug, Clone)]
+pub struct View<'a> {
+    /// The instant that everything is judged at.
+    pub now: Timestamp,
+    /// The leadership that acts.
+    pub epoch: Epoch,
+    /// The site.
+    pub site: &'a Site,
+    /// The node.
+    pub node: &'a Node,
+    /// What the book holds on it.
+    pub record: &'a Record,
+    /// Its handover.
+    pub handover: Option<&'a Handover>,
+    /// The look at both schedulers.
+    pub facts: &'a Facts,
+    /// The look at what Kubernetes has on the node, where it was needed.
+    pub look: &'a Seen<NodeLook>,
+    /// The answer to a dry-run binding, where it was asked.
+    pub probe: &'a Seen<BindingProbe>,
+    /// The Slurm gate.
+    pub slurm: Gate,
+    /// The Slurm side's emptiness.
+    pub slurm_emptiness: Emptiness,
+    /// The Kubernetes gate.
+    pub kubernetes: Gate,
+    /// The Kubernetes side's emptiness.
+    pub kubernetes_emptiness: Emptiness,
+}
+
+/// What [`View::new`] is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Inputs<'a> {
+    /// The instant that everything is judged at.
+    pub now: Timestamp,
+    /// The leadership that acts.
+    pub epoch: Epoch,
+    /// The site.
+    pub site: &'a Site,
+    /// The node.
+    pub node: &'a Node,
+    /// What the book holds on it.
+    pub record: &'a Record,
+    /// Its handover.
+    pub handover: Option<&'a Handover>,
+    /// The look at both schedulers.
+    pub facts: &'a Facts,
+    /// The look at what Kubernetes has on the node.
+    pub look: &'a Seen<NodeLook>,
+    /// The answer to a dry-run binding.
+    pub probe: &'a Seen<BindingProbe>,
+}
+
+impl<'a> View<'a> {
+    /// Judges one node's looks.
+    pub fn new(inputs: Inputs<'a>) -> Self {
+        let Inputs { now, epoch, site, node, record, handover, facts, look, probe } = inputs;
+        let none = JobsSeen::new();
+        let seen = handover.map_or(&none, |h| &h.jobs_seen);
+        let due_back = handover.and_then(|h| h.due_back);
+        let last_holder_at = handover.and_then(|h| h.last_holder_at);
+        Self {
+            now,
+            epoch,
+            site,
+            node,
+            record,
+            handover,
+            facts,
+            look,
+            probe,
+            slurm: gate::slurm::gate(&facts.slurm, &node.slurm, record.slurm_closed_by, now),
+            slurm_emptiness: gate::slurm::emptiness(&facts.slurm, &node.slurm, seen, due_back, now),
+            kubernetes: gate::kubernetes::gate(&facts.kubernetes, &node.kubernetes),
+            kubernetes_emptiness: gate::kubernetes::emptiness(
+                &facts.kubernetes,
+                &node.kubernetes,
+                look,
+                last_holder_at,
+            ),
+        }
+    }
+
+    /// A domain's gate.
+    pub fn gate(&self, domain: Domain) -> &Gate {
+        match domain {
+            Domain::Slurm => &self.slurm,
+            Domain::Kubernetes => &self.kubernetes,
+        }
+    }
+
+    /// A domain's emptiness.
+    pub fn emptiness(&self, domain: Domain) -> &Emptiness {
+        match domain {
+            Domain::Slurm => &self.slurm_emptiness,
+            Domain::Kubernetes => &self.kubernetes_emptiness,
+        }
+    }
+
+    /// When the look was taken that a domain's emptiness is judged by.
+    pub fn looked_at(&self, domain: Domain) -> Option<Timestamp> {
+        match domain {
+            Domain::Slurm => match &self.facts.slurm {
+                Seen::At { at, .. } => Some(*at),
+                Seen::Unknown { .. } => None,
+            },
+            Domain::Kubernetes => match self.look {
+                Seen::At { at, .. } => Some(*at),
+                Seen::Unknown { .. } => None,
+            },
+        }
+    }
+
+    /// The pool that the node serves, or its home.
+    pub fn pool(&self) -> Option<&'a Pool> {
+        let name = self.record.placement.as_ref().map_or(&self.node.home, |placement| &placement.pool);
+        self.site.pools.get(name)
+    }
+}
+
+/// Does judging the node need a LIST of what Kubernetes has on it?
+pub fn needs_look(record: &Record, handover: Option<&Handover>) -> bool {
+    let Some(handover) = handover else { return record.quarantine.is_some() };
+    match (handover.state, handover.to) {
+        (State::Closing | State::Evicting | State::KubernetesEmpty | State::Returning, _)
+        | (State::RollingBack, Domain::Kubernetes) => true,
+        (State::RollingBack, Domain::Slurm) => handover.purpose == Purpose::Adoption,
+        (
+            State::Planned
+            | State::Reserved
+            | State::Draining
+            | State::SlurmEmpty
+            | State::Canary
+            | State::Releasing
+            | State::Open
+            | State::RolledBack,
+            _,
+        ) => false,
+    }
+}
+
+/// Does judging the node need a dry-run binding?
+pub fn needs_probe(handover: Option<&Handover>) -> bool {
+    handover.is_some_and(|h| match h.state {
+        State::Closing => true,
+        State::Planned
+        | State::Reserved
+        | State::Draining
+        | State::SlurmEmpty
+        | State::Canary
+        | State::Releasing
+        | State::Evicting
+        | State::KubernetesEmpty
+        | State::Returning
+        | State::Open
+        | State::RollingBack
+        | State::RolledBack => false,
+    })
+}

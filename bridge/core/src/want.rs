@@ -1,0 +1,402 @@
+//! Which marks a node should bear, and the writes that bring it there.
+//!
+//! [`wants`] follows from the book alone; [`actions`] compares it with the look and gives what is missing, in order. It is
+//! the same for a handover's step and for putting back a guard that somebody removed, so a restart at any point goes on
+//! by looking. What opens a gate needs a [`safety::Permit`] of this very tick.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::book::{Management, Record};
+use crate::event::Action;
+use crate::facts::kubernetes::{self, Effect, Eviction, Marks, Node as KubeNode, Pod, Taint};
+use crate::facts::slurm::{self, ReservationSpec, RunningJobs};
+use crate::gate::{self, Emptiness, Gate, slurm::Drain};
+use crate::handover::{Handover, Purpose, State};
+use crate::ids::HandoverId;
+use crate::mark::{self, DrainReason, HandoverAnnotation, TAINT_DRAINING, TAINT_SLURM};
+use crate::model::{Domain, PoolKind};
+use crate::safety;
+use crate::view::View;
+
+/// How long a sealed reservation lasts; renewed at half.
+pub const SEAL_LENGTH: SignedDuration = SignedDuration::from_hours(365 * 24);
+/// What a sealed reservation must have left for its gate to count as sealed.
+pub const SEAL_MARGIN: SignedDuration = SignedDuration::from_hours(24 * 24);
+/// Evictions asked for in one tick on one node.
+pub const EVICTIONS_AT_ONCE: usize = 32;
+
+/// The Slurm side's marks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlurmWant {
+    /// Not ours to write on.
+    Untouched,
+    /// None of our marks.
+    Open,
+    /// A reservation that starts when the node is needed.
+    Reserved,
+    /// Reservation with IGNORE_JOBS, and DRAIN.
+    Draining,
+    /// Reservation without it and with its long end, and DRAIN.
+    Sealed,
+}
+
+/// The Kubernetes side's marks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KubernetesWant {
+    /// Not ours to write on.
+    Untouched,
+    /// The pool's labels and taints, none of our closing marks.
+    Open,
+    /// On the Gate's list, NoSchedule; NoExecute as it is.
+    Closing,
+    /// As Closing, and evictions.
+    Evicting,
+    /// On the list, both taints, none of a pool's labels.
+    Sealed,
+}
+
+/// What a node's sides should bear, by the book.
+pub fn wants(record: &Record, handover: Option<&Handover>) -> (SlurmWant, KubernetesWant) {
+    let steady = match record.management {
+        Management::Unmanaged | Management::Adopting | Management::Releasing { .. } => {
+            (SlurmWant::Untouched, KubernetesWant::Untouched)
+        }
+        Management::Managed { owner: Domain::Slurm } => (SlurmWant::Open, KubernetesWant::Sealed),
+        Management::Managed { owner: Domain::Kubernetes } => (SlurmWant::Sealed, KubernetesWant::Open),
+    };
+    if record.quarantine.is_some() {
+        // Close what can be closed without harm: Slurm keeps its marks or gets them, and no pod is evicted.
+        let slurm = match record.slurm_closed_by {
+            Some(_) => SlurmWant::Draining,
+            None => SlurmWant::Untouched,
+        };
+        return (slurm, KubernetesWant::Closing);
+    }
+    let Some(handover) = handover else { return steady };
+    match (handover.state, handover.to) {
+        (State::Planned, Domain::Kubernetes) | (State::Reserved, _) => (SlurmWant::Reserved, steady.1),
+        (State::Draining, _) => (SlurmWant::Draining, steady.1),
+        (State::SlurmEmpty | State::Canary, _) => (SlurmWant::Sealed, steady.1),
+        (State::Releasing, _) => (SlurmWant::Sealed, KubernetesWant::Open),
+        (State::Closing, _) => (steady.0, KubernetesWant::Closing),
+        (State::Evicting, _) => (
+            steady.0,
+            match handover.purpose {
+                Purpose::Move => KubernetesWant::Evicting,
+                Purpose::Adoption => KubernetesWant::Closing,
+            },
+        ),
+        (State::KubernetesEmpty, _) => (steady.0, KubernetesWant::Sealed),
+        (State::Returning, _) => (SlurmWant::Open, KubernetesWant::Sealed),
+        (State::RollingBack, Domain::Kubernetes) => (SlurmWant::Open, steady.1),
+        (State::RollingBack, Domain::Slurm) => (steady.0, KubernetesWant::Open),
+        (State::Planned, Domain::Slurm) | (State::Open | State::RolledBack, _) => steady,
+    }
+}
+
+/// The writes that bring the node to its wants, in order: the caller carries them out one after the other, and leaves
+/// the rest of a node for the next tick when one does not come off.
+pub fn actions(view: &View<'_>) -> Vec<Action> {
+    let (slurm, kubernetes) = wants(view.record, view.handover);
+    let mut actions: Vec<Action> = Vec::new();
+    // Closing first, whatever else is to be done.
+    actions.extend(kubernetes_actions(view, kubernetes).into_iter().map(Action::Kubernetes));
+    actions.extend(slurm_actions(view, slurm).into_iter().map(Action::Slurm));
+    actions.sort_by_key(|action| !action.is_closing());
+    actions
+}
+
+/// May `domain` be opened (again) now? An adoption that rolls back restores what it found on a node that is not ours.
+fn may_open(view: &View<'_>, domain: Domain) -> bool {
+    let restores =
+        view.handover.is_some_and(|h| h.purpose == Purpose::Adoption && h.state == State::RollingBack);
+    restores || safety::permit(view, domain).is_ok()
+}
+
+fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
+    let Ok((facts, node)) = gate::slurm::find(&view.facts.slurm, &view.node.slurm) else { return Vec::new() };
+    match want {
+        SlurmWant::Untouched => Vec::new(),
+        SlurmWant::Open => {
+            if !may_open(view, Domain::Slurm) {
+                return Vec::new();
+            }
+            let mut actions: Vec<_> = facts
+                .reservations
+                .values()
+                .filter(|r| {
+                    r.nodes.contains(&view.node.slurm) && mark::reservation_handover(&r.name).is_some()
+                })
+                .map(|r| slurm::Action::Unreserve { name: r.name.clone() })
+                .collect();
+            if let Drain::Ours(reason) = gate::slurm::drain_of(node) {
+                actions.push(give_back(view, &reason));
+            }
+            actions
+        }
+        SlurmWant::Reserved => {
+            let Some(handover) = view.handover else { return Vec::new() };
+            if view.now < handover.reserve_at {
+                return Vec::new();
+            }
+            let spec = spec(view, handover.id, handover.start_at, handover.deadline, RunningJobs::Ignore);
+            reserve(view, facts, spec).into_iter().collect()
+        }
+        SlurmWant::Draining => {
+            let Some(id) = closer(view) else { return Vec::new() };
+            let end = view.handover.map_or(far_end(view), |h| h.deadline.max(soon(view)));
+            let spec = spec(view, id, view.now, end, RunningJobs::Ignore);
+            reserve(view, facts, spec).into_iter().chain(drain(view, node, id)).collect()
+        }
+        SlurmWant::Sealed => {
+            let Some(id) = closer(view) else { return Vec::new() };
+            let jobs = match view.slurm_emptiness {
+                Emptiness::Busy { .. } => RunningJobs::Ignore,
+                Emptiness::Empty | Emptiness::Unknown { .. } => RunningJobs::None,
+            };
+            let spec = spec(view, id, view.now, far_end(view), jobs);
+            reserve(view, facts, spec).into_iter().chain(drain(view, node, id)).collect()
+        }
+    }
+}
+
+/// Takes our DRAIN away; where the node was found drained by its people, theirs stands again, and is theirs to lift.
+fn give_back(view: &View<'_>, ours: &DrainReason) -> slurm::Action {
+    let node = view.node.slurm.clone();
+    match view.record.found.as_ref().and_then(|found| found.slurm_drain.clone()) {
+        Some(theirs) => slurm::Action::Drain { node, reason: theirs, over: Some(ours.to_string()) },
+        None => slurm::Action::Undrain { node, reason: ours.to_string() },
+    }
+}
+
+/// The handover whose marks (are to) close the Slurm gate.
+fn closer(view: &View<'_>) -> Option<HandoverId> {
+    view.record.slurm_closed_by
+}
+
+fn soon(view: &View<'_>) -> Timestamp {
+    view.now.saturating_add(SignedDuration::from_mins(10)).unwrap_or(view.now)
+}
+
+fn far_end(view: &View<'_>) -> Timestamp {
+    view.now.saturating_add(SEAL_LENGTH).unwrap_or(view.now)
+}
+
+fn spec(
+    view: &View<'_>,
+    id: HandoverId,
+    start: Timestamp,
+    end: Timestamp,
+    jobs: RunningJobs,
+) -> ReservationSpec {
+    ReservationSpec { name: mark::reservation_name(id), node: view.node.slurm.clone(), start, end, jobs }
+}
+
+/// The reservation write, where what stands differs in a way that matters.
+fn reserve(view: &View<'_>, facts: &slurm::Slurm, spec: ReservationSpec) -> Option<slurm::Action> {
+    let good = facts.reservations.get(&spec.name).is_some_and(|standing| {
+        let ignores = standing.flags.contains("IGNORE_JOBS");
+        let jobs_good = match spec.jobs {
+            RunningJobs::Ignore => ignores,
+            RunningJobs::None => !ignores,
+        };
+        // Renewed at half: a sealed one when less than half of its length is left, another when it would end too soon.
+        let wanted = view.now.duration_until(spec.end);
+        let left = view.now.duration_until(standing.end);
+        let start_good = standing.is_active(view.now) || standing.start == spec.start;
+        jobs_good
+            && start_good
+            && left >= wanted / 2
+            && gate::slurm::shape_flaw(standing, &view.node.slurm).is_none()
+    });
+    (!good).then_some(slurm::Action::Reserve(spec))
+}
+
+/// Our DRAIN, unless a person's stands there: that is never overwritten.
+fn drain(view: &View<'_>, node: &slurm::Node, id: HandoverId) -> Option<slurm::Action> {
+    let over = view.record.found.as_ref().and_then(|found| found.slurm_drain.clone());
+    match gate::slurm::drain_of(node) {
+        Drain::Ours(reason) if reason.handover == id => return None,
+        Drain::Theirs { text, .. } if over.as_deref() != Some(text.as_str()) => return None,
+        Drain::Ours(_) | Drain::Theirs { .. } | Drain::None => {}
+    }
+    let why = view.handover.map_or_else(|| "held for kubernetes".to_owned(), |h| h.why.clone());
+    let reason = DrainReason { handover: id, epoch: view.epoch, why }.to_string();
+    Some(slurm::Action::Drain { node: view.node.slurm.clone(), reason, over })
+}
+
+fn kubernetes_actions(view: &View<'_>, want: KubernetesWant) -> Vec<kubernetes::Action> {
+    let Ok((facts, node)) = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes) else {
+        return Vec::new();
+    };
+    let name = &view.node.kubernetes;
+    let listed = gate::kubernetes::standing(facts, node, name).listed;
+    let close = (!listed).then(|| kubernetes::Action::CloseGate { node: name.clone() });
+    match want {
+        KubernetesWant::Untouched => Vec::new(),
+        KubernetesWant::Open => {
+            if view.kubernetes != Gate::Open && !may_open(view, Domain::Kubernetes) {
+                return Vec::new();
+            }
+            let open = listed.then(|| kubernetes::Action::OpenGate { node: name.clone() });
+            open.into_iter().chain(mark_action(node, open_marks(view, node))).collect()
+        }
+        KubernetesWant::Closing => {
+            close.into_iter().chain(mark_action(node, closing_marks(view, node))).collect()
+        }
+        KubernetesWant::Evicting => close
+            .into_iter()
+            .chain(mark_action(node, closing_marks(view, node)))
+            .chain(evictions(view))
+            .collect(),
+        KubernetesWant::Sealed => {
+            close.into_iter().chain(mark_action(node, sealed_marks(view, node))).collect()
+        }
+    }
+}
+
+/// Pods to evict now: lowest priority first, bounded. Protected ones never; terminating ones are left to end.
+fn evictions(view: &View<'_>) -> Vec<kubernetes::Action> {
+    let Some(look) = view.look.value() else { return Vec::new() };
+    let limit = view.pool().and_then(|pool| pool.protected_priority);
+    let mut pods: Vec<&Pod> = gate::kubernetes::pods(look)
+        .filter(|pod| match pod.eviction {
+            Eviction::Allowed => limit.is_none_or(|limit| pod.priority < limit),
+            Eviction::Protected { .. } | Eviction::Terminating | Eviction::Nominated | Eviction::Pinned => {
+                false
+            }
+        })
+        .collect();
+    pods.sort_by(|a, b| (a.priority, &a.pod).cmp(&(b.priority, &b.pod)));
+    pods.dedup_by(|a, b| a.pod == b.pod);
+    pods.into_iter()
+        .take(EVICTIONS_AT_ONCE)
+        .map(|pod| kubernetes::Action::Evict { pod: pod.pod.clone() })
+        .collect()
+}
+
+fn taint(key: &str, effect: Effect) -> Taint {
+    Taint { key: key.to_owned(), value: String::new(), effect }
+}
+
+fn our_keys() -> BTreeSet<String> {
+    BTreeSet::from([TAINT_DRAINING.to_owned(), TAINT_SLURM.to_owned()])
+}
+
+fn annotation(view: &View<'_>, step: &str) -> Option<String> {
+    let handover =
+        view.handover.map(|h| h.id).or(view.record.kubernetes_closed_by).or(view.record.slurm_closed_by)?;
+    Some(HandoverAnnotation { handover, epoch: view.epoch, step: step.to_owned() }.to_string())
+}
+
+/// All label keys of all pools, to be taken off unless `keep` sets them.
+fn pool_labels(
+    view: &View<'_>,
+    keep: BTreeMap<String, String>,
+    owner: Domain,
+) -> BTreeMap<String, Option<String>> {
+    let mut labels: BTreeMap<String, Option<String>> =
+        view.site.pool_label_keys().into_iter().map(|key| (key, None)).collect();
+    labels.extend(keep.into_iter().map(|(key, value)| (key, Some(value))));
+    labels.insert(mark::LABEL_OWNER.to_owned(), Some(owner.to_string()));
+    labels
+}
+
+fn marks(view: &View<'_>, node: &KubeNode) -> Marks {
+    Marks {
+        node: view.node.kubernetes.clone(),
+        uid: node.uid.clone(),
+        taints: Vec::new(),
+        taint_keys: BTreeSet::new(),
+        labels: BTreeMap::new(),
+        annotation: None,
+    }
+}
+
+fn open_marks(view: &View<'_>, node: &KubeNode) -> Marks {
+    let pool = match view.handover {
+        Some(handover) if handover.to == Domain::Kubernetes => view.site.pools.get(&handover.pool),
+        Some(_) | None => view.pool(),
+    };
+    let (labels, taints) = match pool.map(|pool| &pool.kind) {
+        Some(PoolKind::NodePool { labels, taints }) => (labels.clone(), taints.clone()),
+        Some(PoolKind::Partition { .. }) | None => (BTreeMap::new(), Vec::new()),
+    };
+    let restores =
+        view.handover.is_some_and(|h| h.purpose == Purpose::Adoption && h.state == State::RollingBack);
+    if restores {
+        return found_marks(view, node);
+    }
+    Marks {
+        taints,
+        taint_keys: our_keys().into_iter().chain(view.site.pool_taint_keys()).collect(),
+        labels: pool_labels(view, labels, Domain::Kubernetes),
+        annotation: annotation(view, "open"),
+        ..marks(view, node)
+    }
+}
+
+/// Taints, labels and annotation exactly as they were found at adoption.
+pub fn found_marks(view: &View<'_>, node: &KubeNode) -> Marks {
+    let found = view.record.found.as_ref();
+    let mut labels: BTreeMap<String, Option<String>> =
+        view.site.pool_label_keys().into_iter().map(|key| (key, None)).collect();
+    labels.insert(mark::LABEL_OWNER.to_owned(), None);
+    labels
+        .extend(found.iter().flat_map(|f| &f.labels).map(|(key, value)| (key.clone(), Some(value.clone()))));
+    Marks {
+        taints: found.map(|f| f.taints.clone()).unwrap_or_default(),
+        taint_keys: our_keys().into_iter().chain(view.site.pool_taint_keys()).collect(),
+        labels,
+        annotation: found.and_then(|f| f.annotation.clone()),
+        ..marks(view, node)
+    }
+}
+
+fn closing_marks(view: &View<'_>, node: &KubeNode) -> Marks {
+    Marks {
+        taints: vec![taint(TAINT_DRAINING, Effect::NoSchedule)],
+        taint_keys: BTreeSet::from([TAINT_DRAINING.to_owned()]),
+        annotation: annotation(view, "closing"),
+        ..marks(view, node)
+    }
+}
+
+fn sealed_marks(view: &View<'_>, node: &KubeNode) -> Marks {
+    Marks {
+        taints: vec![taint(TAINT_DRAINING, Effect::NoSchedule), taint(TAINT_SLURM, Effect::NoExecute)],
+        taint_keys: our_keys().into_iter().chain(view.site.pool_taint_keys()).collect(),
+        labels: pool_labels(view, BTreeMap::new(), Domain::Slurm),
+        annotation: annotation(view, "closed"),
+        ..marks(view, node)
+    }
+}
+
+/// The patch, where the Node differs from it in a way that matters.
+fn mark_action(node: &KubeNode, marks: Marks) -> Option<kubernetes::Action> {
+    (!bears(node, &marks)).then_some(kubernetes::Action::Mark(marks))
+}
+
+/// Does the Node bear these marks already?
+pub fn bears(node: &KubeNode, marks: &Marks) -> bool {
+    let taints = marks.taints.iter().all(|taint| node.taints.contains(taint))
+        && node.taints.iter().all(|t| !marks.taint_keys.contains(&t.key) || marks.taints.contains(t));
+    let labels = marks.labels.iter().all(|(key, value)| node.labels.get(key) == value.as_ref());
+    let annotation = same_annotation(node.handover_annotation.as_deref(), marks.annotation.as_deref());
+    taints && labels && annotation
+}
+
+/// The epoch may be an older one: a new leader does not write every Node again.
+fn same_annotation(standing: Option<&str>, wanted: Option<&str>) -> bool {
+    match (standing, wanted) {
+        (None, None) => true,
+        (Some(standing), Some(wanted)) => {
+            let parsed = (HandoverAnnotation::parse(standing), HandoverAnnotation::parse(wanted));
+            standing == wanted
+                || matches!(parsed, (Some(a), Some(b)) if a.handover == b.handover && a.step == b.step)
+        }
+        (Some(_), None) | (None, Some(_)) => false,
+    }
+}
