@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use gpu_bridge_labs::slurm::{Daemon, Lab, Node, Options, unsupported};
+use gpu_bridge_labs::slurm::{Daemon, Lab, Node, Options, Release, unsupported};
 use gpu_bridge_labs::wait_until;
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -71,19 +71,19 @@ async fn jobs_run_and_a_drained_node_stays_drained_over_restarts() {
     // REST answers with a token, and over the socket without one.
     let token = lab.token("slurm", Duration::from_mins(10)).await.unwrap();
     let address = lab.rest_url().strip_prefix("http://").unwrap().to_owned();
+    let path = "/slurm/v0.0.42/nodes";
     let local = UnixStream::connect(lab.rest_socket()).unwrap();
     for body in [
-        nodes(TcpStream::connect(address).unwrap(), &format!("X-SLURM-USER-TOKEN: {token}\r\n")),
-        nodes(local, ""),
+        get(TcpStream::connect(address).unwrap(), path, &format!("X-SLURM-USER-TOKEN: {token}\r\n")),
+        get(local, path, ""),
     ] {
         assert_eq!(body["nodes"].as_array().unwrap().len(), 4, "{body}");
     }
 }
 
-/// GET nodes, over a connection that the server closes after its answer.
-fn nodes(mut connection: impl Read + Write, header: &str) -> serde_json::Value {
-    let request =
-        format!("GET /slurm/v0.0.42/nodes HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n{header}\r\n");
+/// GET over a connection that the server closes after its answer.
+fn get(mut connection: impl Read + Write, path: &str, header: &str) -> serde_json::Value {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n{header}\r\n");
     connection.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     connection.read_to_string(&mut answer).unwrap();
@@ -121,4 +121,26 @@ async fn a_lab_that_cannot_start_says_why() {
     let broken = Options { extra: vec!["NoSuchSetting=1".to_owned()], ..one_node() };
     let said = Lab::up(broken).await.unwrap_err().to_string();
     assert!(said.contains("NoSuchSetting"), "{said}");
+}
+
+#[tokio::test]
+#[ignore = "makes a root filesystem per release, about a minute each"]
+async fn every_release_runs_jobs() {
+    if skip() {
+        return;
+    }
+    for release in Release::ALL {
+        let lab = Lab::up(Options { release, ..Options::default() }).await.unwrap();
+        let version = lab.version().await.unwrap();
+        eprintln!("{version}");
+        assert!(version.contains(release.name()), "{version} is not {}", release.name());
+        let job = lab.submit("bob", &["--gres=gpu:a100:1", "-w", "gpu3"], "sleep 300").await.unwrap();
+        lab.job_reaches(job, "RUNNING", LIMIT).await.unwrap();
+        let token = lab.token("slurm", Duration::from_mins(10)).await.unwrap();
+        let address = lab.rest_url().strip_prefix("http://").unwrap().to_owned();
+        let path = format!("/slurm/{}/nodes", release.newest_api());
+        let header = format!("X-SLURM-USER-NAME: slurm\r\nX-SLURM-USER-TOKEN: {token}\r\n");
+        let body = get(TcpStream::connect(address).unwrap(), &path, &header);
+        assert_eq!(body["nodes"].as_array().unwrap().len(), 4, "{body}");
+    }
 }

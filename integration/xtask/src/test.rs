@@ -1,0 +1,156 @@
+//! `cargo xtask test`: the sections, in order. A section that fails stops no other. What this machine can't run is in the
+//! table as skipped, with the reason.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use gpu_bridge_labs::{Error, wasm};
+
+use crate::lab::Scheduler;
+use crate::program::{Cargo, Tally, workspace};
+use crate::report::{Line, Outcome, Report};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Section {
+    Format,
+    Lint,
+    Docs,
+    Policies,
+    PrepareSlurm,
+    PrepareKubernetes,
+    Unit,
+    SlurmLab,
+    KubernetesLab,
+    Real,
+    Sim,
+    Demo,
+}
+
+const SECTIONS: [Section; 9] = [
+    Section::Format,
+    Section::Lint,
+    Section::Docs,
+    Section::Policies,
+    Section::PrepareSlurm,
+    Section::PrepareKubernetes,
+    Section::Unit,
+    Section::SlurmLab,
+    Section::KubernetesLab,
+];
+
+/// Sections whose programs are not written yet: move each to the end of [`SECTIONS`], in this order, together with its program.
+const TO_COME: [Section; 3] = [Section::Real, Section::Sim, Section::Demo];
+
+impl Section {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Format => "format",
+            Self::Lint => "clippy",
+            Self::Docs => "docs",
+            Self::Policies => "policies to wasm",
+            Self::PrepareSlurm => "prepare Slurm",
+            Self::PrepareKubernetes => "prepare Kubernetes",
+            Self::Unit => "unit tests",
+            Self::SlurmLab => "Slurm lab",
+            Self::KubernetesLab => "Kubernetes lab",
+            Self::Real => "real Slurm x Kubernetes",
+            Self::Sim => "simulation",
+            Self::Demo => "demo",
+        }
+    }
+
+    /// The labs that it needs.
+    fn needs(self) -> &'static [Scheduler] {
+        match self {
+            Self::PrepareSlurm | Self::SlurmLab => &[Scheduler::Slurm],
+            Self::PrepareKubernetes | Self::KubernetesLab => &[Scheduler::Kubernetes],
+            Self::Real => &Scheduler::ALL,
+            Self::Format | Self::Lint | Self::Docs | Self::Policies | Self::Unit | Self::Sim | Self::Demo => {
+                &[]
+            }
+        }
+    }
+
+    async fn run(self, heavy: bool) -> anyhow::Result<Outcome> {
+        for scheduler in self.needs() {
+            if let Some(reason) = scheduler.unsupported().await {
+                return Ok(Outcome::Skipped(reason));
+            }
+        }
+        let ignored: &[&str] = if heavy { &["--include-ignored"] } else { &[] };
+        let runs = match self {
+            Self::Format => vec![Cargo::new(&["fmt", "--all", "--check"])],
+            Self::Lint => {
+                vec![Cargo::new(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])]
+            }
+            Self::Docs => {
+                vec![Cargo::new(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings")]
+            }
+            Self::Policies => return Ok(prepared(wasm::build_policies(&workspace()).await.map(drop))),
+            Self::PrepareSlurm => return Ok(prepared(Scheduler::Slurm.prepare().await)),
+            Self::PrepareKubernetes => return Ok(prepared(Scheduler::Kubernetes.prepare().await)),
+            // What needs labs has sections of its own: the labs' tests have `test = false`, so that only naming them runs them.
+            Self::Unit => vec![
+                tests(&["--workspace", "--exclude", INTEGRATION, "--tests", "--"], ignored),
+                tests(&["--package", INTEGRATION, "--lib", "--bins", "--"], ignored),
+                tests(&["--workspace", "--doc"], &[]),
+            ],
+            Self::SlurmLab => vec![lab_tests("slurm", ignored)],
+            Self::KubernetesLab => vec![lab_tests("kubernetes", ignored)],
+            Self::Real => vec![
+                tests(&["--package", INTEGRATION, "--test", "*", "--", "--test-threads=1"], ignored)
+                    .env("GPU_BRIDGE_LABS", "1"),
+            ],
+            Self::Sim => vec![Cargo::bin("sim", &["--seeds", if heavy { "0..5000" } else { "0..200" }])],
+            Self::Demo => vec![Cargo::bin("demo", &[])],
+        };
+        let mut tally = Tally::default();
+        let mut ok = true;
+        for cargo in runs {
+            let run = cargo.run()?;
+            tally.add(run.tally);
+            ok &= run.ok;
+        }
+        Ok(if ok { Outcome::Passed(tally) } else { Outcome::Failed(tally) })
+    }
+}
+
+const INTEGRATION: &str = "gpu-bridge-integration";
+
+fn tests(which: &[&str], ignored: &[&str]) -> Cargo {
+    Cargo::new(&[&["test", "--no-fail-fast"], which, ignored].concat())
+}
+
+fn lab_tests(test: &str, ignored: &[&str]) -> Cargo {
+    tests(&["--package", "gpu-bridge-labs", "--test", test, "--"], ignored).env("GPU_BRIDGE_LABS", "1")
+}
+
+fn prepared(done: gpu_bridge_labs::Result<()>) -> Outcome {
+    match done {
+        Ok(()) => Outcome::Passed(Tally::default()),
+        Err(Error::Unsupported(reason)) => Outcome::Skipped(reason),
+        Err(error) => {
+            eprintln!("{error}");
+            Outcome::Failed(Tally::default())
+        }
+    }
+}
+
+pub(crate) async fn run(heavy: bool) -> anyhow::Result<ExitCode> {
+    let mut report = Report::default();
+    for section in SECTIONS {
+        println!("\n=== {} ===", section.name());
+        let start = Instant::now();
+        let outcome = section.run(heavy).await?;
+        if let Outcome::Skipped(reason) = &outcome {
+            println!("skipped: {reason}");
+        }
+        report.push(Line { section: section.name(), outcome, took: start.elapsed() });
+    }
+    for section in TO_COME {
+        let outcome = Outcome::Skipped("not written yet".to_owned());
+        report.push(Line { section: section.name(), outcome, took: std::time::Duration::ZERO });
+    }
+    println!("{}", report.text());
+    Ok(if report.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
