@@ -63,6 +63,8 @@ pub struct Record {
     pub found: Option<Found>,
     /// Why it is in quarantine, where it is.
     pub quarantine: Option<String>,
+    /// Its adoption under way ends a quarantine: it can't be put back as found, only go on.
+    pub adopted_from_quarantine: bool,
 }
 
 impl Record {
@@ -159,6 +161,32 @@ impl Book {
         self.nodes.values().filter_map(|record| self.handovers.get(&record.handover?))
     }
 
+    /// Would [`Book::apply`] take the event? Asked before the event goes to the ledger.
+    pub fn accepts(&self, at: Timestamp, event: &Event) -> Result<(), Error> {
+        match event {
+            Event::Planned(handover) => self.may_begin(handover),
+            Event::Handover { id, event } => {
+                let handover = self.handovers.get(id).ok_or(Error::NoSuchHandover { id: *id })?;
+                handover.next(at, event).map(drop).map_err(|source| Error::Handover { id: *id, source })
+            }
+            Event::ReleaseStarted { node, .. } => self.may_release(node).map(drop),
+            Event::Started { .. }
+            | Event::Stopped
+            | Event::IdsSeen { .. }
+            | Event::Found { .. }
+            | Event::Intent { .. }
+            | Event::Outcome { .. }
+            | Event::Decision { .. }
+            | Event::AlarmRaised { .. }
+            | Event::AlarmCleared { .. }
+            | Event::Quarantined { .. }
+            | Event::QuarantineEnded { .. }
+            | Event::Imported { .. }
+            | Event::Released { .. }
+            | Event::Note { .. } => Ok(()),
+        }
+    }
+
     /// Adds one event of the ledger. The book is unchanged where it is refused.
     pub fn apply(&mut self, seq: u64, at: Timestamp, event: &Event) -> Result<(), Error> {
         match event {
@@ -181,12 +209,12 @@ impl Book {
                 self.alarms.remove(key);
             }
             Event::Quarantined { node, why } => self.entry(node).quarantine = Some(why.clone()),
-            Event::QuarantineEnded { node, owner } => {
+            Event::QuarantineEnded { node } => {
+                // An adoption follows; what was found before us, and which marks are ours, stays known.
                 let record = self.entry(node);
                 record.quarantine = None;
-                if let Management::Managed { .. } = record.management {
-                    record.management = Management::Managed { owner: *owner };
-                }
+                record.management = Management::Unmanaged;
+                record.adopted_from_quarantine = true;
             }
             Event::Imported { node, owner, slurm_closed_by, kubernetes_closed_by, pool } => {
                 let record = self.entry(node);
@@ -208,7 +236,7 @@ impl Book {
         self.nodes.entry(node.clone()).or_default()
     }
 
-    fn begin(&mut self, handover: &Handover) -> Result<(), Error> {
+    fn may_begin(&self, handover: &Handover) -> Result<(), Error> {
         let refuse = |why: &str| {
             Err(Error::CannotBegin { id: handover.id, node: handover.node.clone(), why: why.to_owned() })
         };
@@ -231,6 +259,11 @@ impl Book {
                 return refuse("the node is not managed");
             }
         }
+        Ok(())
+    }
+
+    fn begin(&mut self, handover: &Handover) -> Result<(), Error> {
+        self.may_begin(handover)?;
         let entry = self.entry(&handover.node);
         entry.handover = Some(handover.id);
         if handover.purpose == Purpose::Adoption {
@@ -251,6 +284,7 @@ impl Book {
             (State::Closing, _) => record.kubernetes_closed_by = Some(id),
             (State::Open, to) => {
                 record.management = Management::Managed { owner: to };
+                record.adopted_from_quarantine = false;
                 match to {
                     Domain::Slurm => record.slurm_closed_by = None,
                     Domain::Kubernetes => record.kubernetes_closed_by = None,
@@ -286,13 +320,10 @@ impl Book {
         Ok(())
     }
 
-    fn start_release(&mut self, node: &NodeName, mode: ReleaseMode) -> Result<(), Error> {
-        let record = self.entry(node);
+    fn may_release(&self, node: &NodeName) -> Result<Domain, Error> {
+        let record = self.record(node);
         match (record.management, record.handover) {
-            (Management::Managed { owner } | Management::Releasing { owner, .. }, None) => {
-                record.management = Management::Releasing { owner, mode };
-                Ok(())
-            }
+            (Management::Managed { owner } | Management::Releasing { owner, .. }, None) => Ok(owner),
             (Management::Managed { .. } | Management::Releasing { .. }, Some(handover)) => Err(Error::Node {
                 node: node.clone(),
                 why: format!("it is in handover {handover}; wait for its end or cancel it"),
@@ -301,5 +332,11 @@ impl Book {
                 Err(Error::Node { node: node.clone(), why: "it is not managed".to_owned() })
             }
         }
+    }
+
+    fn start_release(&mut self, node: &NodeName, mode: ReleaseMode) -> Result<(), Error> {
+        let owner = self.may_release(node)?;
+        self.entry(node).management = Management::Releasing { owner, mode };
+        Ok(())
     }
 }

@@ -96,8 +96,6 @@ pub enum Event {
     QuarantineEnded {
         /// Which.
         node: NodeName,
-        /// Its owner from now on.
-        owner: Domain,
     },
     /// Marks of ours without a ledger were adopted as they stand.
     Imported {

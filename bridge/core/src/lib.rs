@@ -5,6 +5,7 @@
 //!
 //! Where to begin: [`safety`] is the rule, [`handover`] the protocol, [`gate`] what closed and empty mean.
 
+pub mod adoption;
 pub mod arbiter;
 pub mod book;
 pub mod calendar;
@@ -15,9 +16,11 @@ pub mod gate;
 pub mod handover;
 pub mod hostlist;
 pub mod ids;
+pub mod import;
 pub mod mark;
 pub mod model;
 pub mod planner;
+pub mod release;
 pub mod safety;
 pub mod step;
 pub mod view;

@@ -1,0 +1,197 @@
+//! Adoption: taking an unmanaged (or quarantined) node under management. Decides who is to own it and what would be
+//! closed for that, or why not; the closing itself is a handover with [`Purpose::Adoption`].
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::book::{Book, Management};
+use crate::denied::Denied;
+use crate::event::Found;
+use crate::facts::kubernetes::NodeLook;
+use crate::facts::{Facts, Seen};
+use crate::gate;
+use crate::handover::{Handover, Looks, Purpose, Requester, State};
+use crate::ids::{Epoch, HandoverId, NodeName, PoolName};
+use crate::mark::{LABEL_OWNER, TAINT_DRAINING, TAINT_SLURM};
+use crate::model::{Domain, Node, Site};
+
+/// Closing by hand takes this long at most before the adoption gives up and puts everything back.
+pub const DEADLINE: SignedDuration = SignedDuration::from_mins(30);
+
+/// What adopting one node would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adoption {
+    /// Which node.
+    pub node: NodeName,
+    /// Who is to own it.
+    pub owner: Domain,
+    /// The pool it is to serve.
+    pub pool: PoolName,
+    /// Work that Slurm has on it.
+    pub slurm_work: Vec<String>,
+    /// Work that Kubernetes has on it.
+    pub kubernetes_work: Vec<String>,
+    /// What would be written, for people.
+    pub closes: String,
+    /// How it looks now.
+    pub found: Found,
+    /// It ends a quarantine: then it never rolls back by itself.
+    pub ends_quarantine: bool,
+}
+
+/// What adopting `node` would do, by a look of now; `owner` where a person names one.
+pub fn propose(
+    site: &Site,
+    book: &Book,
+    node: &Node,
+    owner: Option<Domain>,
+    facts: &Facts,
+    look: &Seen<NodeLook>,
+) -> Result<Adoption, Denied> {
+    let record = book.record(&node.name);
+    match (record.management, record.handover) {
+        (Management::Unmanaged, None) => {}
+        (Management::Managed { .. }, None) if record.quarantine.is_some() => {}
+        (_, Some(handover)) => return Err(Denied::InHandover { node: node.name.clone(), handover }),
+        (Management::Managed { owner } | Management::Releasing { owner, .. }, None) => {
+            return Err(Denied::AlreadyThere { node: node.name.clone(), domain: owner });
+        }
+        (Management::Adopting, None) => {
+            return Err(Denied::NotFit { why: "its adoption is under way".to_owned() });
+        }
+    }
+    let unseen = |why: String| Denied::NotFit { why: format!("it must be seen on both sides: {why}") };
+    let (_, slurm_node) = gate::slurm::find(&facts.slurm, &node.slurm).map_err(unseen)?;
+    let (kubernetes, kube_node) =
+        gate::kubernetes::find(&facts.kubernetes, &node.kubernetes).map_err(unseen)?;
+    let look = match look {
+        Seen::Unknown { why } => return Err(unseen(why.clone())),
+        Seen::At { value, .. } => value,
+    };
+    let slurm_work: Vec<String> = gate::slurm::jobs_on(&facts.slurm, &node.slurm)
+        .keys()
+        .map(|id| {
+            facts
+                .slurm
+                .value()
+                .and_then(|s| s.jobs.get(id))
+                .map_or_else(|| format!("job {id}"), |job| format!("job {id} of {}", job.user))
+        })
+        .collect();
+    let kubernetes_work: Vec<String> = look.holders.iter().map(gate::kubernetes::describe).collect();
+    let home = site.pools.get(&node.home).ok_or_else(|| Denied::UnknownPool { pool: node.home.clone() })?;
+    let both = || Denied::WorkOnBothSides {
+        node: node.name.clone(),
+        work: slurm_work.iter().chain(&kubernetes_work).cloned().collect::<Vec<_>>().join("; "),
+    };
+    let owner = match (owner, slurm_work.is_empty(), kubernetes_work.is_empty()) {
+        (_, false, false) => return Err(both()),
+        (Some(owner), _, _) => owner,
+        (None, false, true) => Domain::Slurm,
+        (None, true, false) => Domain::Kubernetes,
+        (None, true, true) => home.domain(),
+    };
+    let blocking = match owner {
+        Domain::Slurm => &kubernetes_work,
+        Domain::Kubernetes => &slurm_work,
+    };
+    if !blocking.is_empty() {
+        let emptiness = gate::Emptiness::Busy { by: blocking.clone() };
+        return Err(Denied::NotEmpty { domain: owner.other(), emptiness });
+    }
+    let pool = if home.domain() == owner {
+        home.name.clone()
+    } else {
+        let first = site.pools.values().find(|pool| pool.domain() == owner);
+        first.map(|pool| pool.name.clone()).ok_or_else(|| Denied::UnknownPool { pool: node.home.clone() })?
+    };
+    let found = match &record.found {
+        // Adopted before and quarantined since: what was found is what was found then.
+        Some(found) => found.clone(),
+        None => found(site, node, slurm_node, kubernetes, kube_node),
+    };
+    let closes = match owner {
+        Domain::Slurm => format!(
+            "puts {} on the Gate's closed list and sets {TAINT_DRAINING}:NoSchedule, then {TAINT_SLURM}:NoExecute",
+            node.kubernetes
+        ),
+        Domain::Kubernetes => {
+            let over = match &found.slurm_drain {
+                Some(reason) => {
+                    format!(", over the drain found there ({reason:?}), which comes back at its return")
+                }
+                None => String::new(),
+            };
+            format!("reserves {} for root (MAINT) and drains it{over}", node.slurm)
+        }
+    };
+    Ok(Adoption {
+        node: node.name.clone(),
+        owner,
+        pool,
+        slurm_work,
+        kubernetes_work,
+        closes,
+        found,
+        ends_quarantine: record.quarantine.is_some(),
+    })
+}
+
+fn found(
+    site: &Site,
+    node: &Node,
+    slurm: &crate::facts::slurm::Node,
+    kubernetes: &crate::facts::kubernetes::Kubernetes,
+    kube_node: &crate::facts::kubernetes::Node,
+) -> Found {
+    let slurm_drain = match gate::slurm::drain_of(slurm) {
+        gate::slurm::Drain::Theirs { text, .. } => Some(text),
+        gate::slurm::Drain::Ours(_) | gate::slurm::Drain::None => None,
+    };
+    // Marks of ours without a record are left-overs, not something to put back.
+    let pool_taints = site.pool_taint_keys();
+    let pool_labels = site.pool_label_keys();
+    Found {
+        slurm_drain,
+        taints: kube_node.taints.iter().filter(|t| pool_taints.contains(&t.key)).cloned().collect(),
+        labels: kube_node
+            .labels
+            .iter()
+            .filter(|(key, _)| pool_labels.contains(*key) && *key != LABEL_OWNER)
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect(),
+        annotation: None,
+        listed: kubernetes.gate.as_ref().is_some_and(|gate| gate.closed.contains(&node.kubernetes))
+            && kube_node.handover_annotation.is_none(),
+    }
+}
+
+impl Adoption {
+    /// The handover that carries it out.
+    pub fn handover(&self, id: HandoverId, epoch: Epoch, user: &str, now: Timestamp) -> Handover {
+        let deadline = if self.ends_quarantine { crate::want::SEAL_LENGTH } else { DEADLINE };
+        Handover {
+            id,
+            node: self.node.clone(),
+            to: self.owner,
+            purpose: Purpose::Adoption,
+            pool: self.pool.clone(),
+            why: format!("adopted for {}", self.owner),
+            requester: Requester::Person { user: user.to_owned() },
+            ticket: None,
+            epoch,
+            planned_at: now,
+            reserve_at: now,
+            start_at: now,
+            deadline: now.saturating_add(deadline).unwrap_or(now),
+            due_back: None,
+            state: State::Planned,
+            since: now,
+            jobs_seen: gate::slurm::JobsSeen::new(),
+            last_holder_at: None,
+            looks: Looks::default(),
+            node_uid: None,
+            rollback: None,
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Import: what to believe of marks of ours that no ledger explains (a lost disk, a second head node). They are adopted
+//! as they stand, fail closed; ids that they carry are never given out again.
+
+use crate::event::Event;
+use crate::facts::Facts;
+use crate::gate::{self, slurm::Drain};
+use crate::ids::{Epoch, HandoverId};
+use crate::mark::{HandoverAnnotation, reservation_handover};
+use crate::model::{Domain, Node, Site};
+
+/// The events that import every managed-looking node, and the highest id and epoch seen in any mark.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Import {
+    /// What goes to the ledger.
+    pub events: Vec<Event>,
+    /// The highest epoch seen: a new leadership begins above it.
+    pub highest_epoch: Option<Epoch>,
+}
+
+/// Reads our marks off a look at both sides. `None` while one side can't be seen: then nothing can be imported yet.
+pub fn import(site: &Site, facts: &Facts) -> Option<Import> {
+    let slurm = facts.slurm.value()?;
+    facts.kubernetes.value()?;
+    let mut import = Import::default();
+    let mut highest: Option<HandoverId> =
+        slurm.reservations.keys().filter_map(|name| reservation_handover(name)).max();
+    for node in site.nodes.values() {
+        let marks = marks_of(node, facts);
+        highest = highest.max(marks.slurm).max(marks.kubernetes);
+        import.highest_epoch = import.highest_epoch.max(marks.epoch);
+        import.events.extend(events(site, node, &marks));
+    }
+    if let Some(highest) = highest {
+        import.events.insert(0, Event::IdsSeen { highest });
+    }
+    Some(import)
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Marks {
+    slurm: Option<HandoverId>,
+    kubernetes: Option<HandoverId>,
+    /// Closing marks stand on the Kubernetes side (not only a label or an annotation).
+    kubernetes_closed: bool,
+    epoch: Option<Epoch>,
+}
+
+fn marks_of(node: &Node, facts: &Facts) -> Marks {
+    let mut marks = Marks::default();
+    if let Ok((_, slurm)) = gate::slurm::find(&facts.slurm, &node.slurm)
+        && let Drain::Ours(reason) = gate::slurm::drain_of(slurm)
+    {
+        marks.slurm = Some(reason.handover);
+        marks.epoch = Some(reason.epoch);
+    }
+    if let Ok((kubernetes, kube)) = gate::kubernetes::find(&facts.kubernetes, &node.kubernetes) {
+        let standing = gate::kubernetes::standing(kubernetes, kube, &node.kubernetes);
+        marks.kubernetes_closed = standing.listed || standing.draining;
+        if let Some(annotation) = kube.handover_annotation.as_deref().and_then(HandoverAnnotation::parse) {
+            marks.kubernetes = Some(annotation.handover);
+            marks.epoch = marks.epoch.max(Some(annotation.epoch));
+        }
+    }
+    marks
+}
+
+fn events(site: &Site, node: &Node, marks: &Marks) -> Vec<Event> {
+    let closed_slurm = marks.slurm;
+    let closed_kubernetes = if marks.kubernetes_closed { marks.kubernetes } else { None };
+    let (owner, doubt) = match (closed_slurm, marks.kubernetes_closed) {
+        (None, false) => return Vec::new(),
+        (Some(_), false) => (Domain::Kubernetes, None),
+        (None, true) => (Domain::Slurm, None),
+        (Some(_), true) => {
+            (Domain::Slurm, Some("both sides bear our marks, and no ledger tells whose it is"))
+        }
+    };
+    let pool = site
+        .pools
+        .get(&node.home)
+        .filter(|pool| pool.domain() == owner)
+        .or_else(|| site.pools.values().find(|pool| pool.domain() == owner))
+        .map_or_else(|| node.home.clone(), |pool| pool.name.clone());
+    let imported = Event::Imported {
+        node: node.name.clone(),
+        owner,
+        slurm_closed_by: closed_slurm,
+        kubernetes_closed_by: closed_kubernetes,
+        pool,
+    };
+    let quarantined = doubt.map(|why| Event::Quarantined { node: node.name.clone(), why: why.to_owned() });
+    std::iter::once(imported).chain(quarantined).collect()
+}

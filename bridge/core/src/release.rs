@@ -1,0 +1,97 @@
+//! Release: taking our management away. Decides which writes leave a node plain or as it was found, in an order that
+//! never takes our closing marks off before a plain one stands in their place.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::event::{Action, ReleaseMode};
+use crate::facts::kubernetes::{self, Effect, Marks, Node as KubeNode, Taint};
+use crate::facts::slurm;
+use crate::gate::{self, slurm::Drain};
+use crate::mark::{self, LABEL_OWNER, TAINT_DRAINING, TAINT_SLURM};
+use crate::model::Domain;
+use crate::view::View;
+use crate::want;
+
+/// Key of the plain taint that a released node of Slurm's keeps.
+pub const PLAIN_TAINT: &str = "dedicated";
+/// Reason of the plain drain that a released node of Kubernetes' keeps.
+pub const PLAIN_REASON: &str = "runs Kubernetes (released by its GPU manager)";
+
+/// The writes that are missing, in order; nothing where the release is done.
+pub fn actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<Action> {
+    let slurm = slurm_actions(view, owner, mode).into_iter().map(Action::Slurm);
+    let kubernetes = kubernetes_actions(view, owner, mode).into_iter().map(Action::Kubernetes);
+    slurm.chain(kubernetes).collect()
+}
+
+/// Were both sides looked at, and does neither bear a mark of ours?
+pub fn is_done(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> bool {
+    let seen = view.facts.slurm.value().is_some_and(|s| s.nodes.contains_key(&view.node.slurm))
+        && view.facts.kubernetes.value().is_some_and(|k| k.nodes.contains_key(&view.node.kubernetes));
+    seen && actions(view, owner, mode).is_empty()
+}
+
+fn slurm_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<slurm::Action> {
+    let Ok((facts, node)) = gate::slurm::find(&view.facts.slurm, &view.node.slurm) else { return Vec::new() };
+    let mut actions = Vec::new();
+    let name = view.node.slurm.clone();
+    if let Drain::Ours(ours) = gate::slurm::drain_of(node) {
+        let plain = match (mode, owner) {
+            (ReleaseMode::AsFound, _) => {
+                view.record.found.as_ref().and_then(|found| found.slurm_drain.clone())
+            }
+            (ReleaseMode::Plain, Domain::Kubernetes) => Some(PLAIN_REASON.to_owned()),
+            (ReleaseMode::Plain, Domain::Slurm) => None,
+        };
+        actions.push(match plain {
+            Some(reason) => slurm::Action::Drain { node: name.clone(), reason, over: Some(ours.to_string()) },
+            None => slurm::Action::Undrain { node: name.clone(), reason: ours.to_string() },
+        });
+    }
+    let ours = facts
+        .reservations
+        .values()
+        .filter(|r| r.nodes.contains(&name) && mark::reservation_handover(&r.name).is_some());
+    actions.extend(ours.map(|r| slurm::Action::Unreserve { name: r.name.clone() }));
+    actions
+}
+
+fn kubernetes_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<kubernetes::Action> {
+    let Ok((facts, node)) = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes) else {
+        return Vec::new();
+    };
+    let name = &view.node.kubernetes;
+    let marks = match mode {
+        ReleaseMode::AsFound => want::found_marks(view, node),
+        ReleaseMode::Plain => plain_marks(view, node, owner),
+    };
+    let keep_listed =
+        mode == ReleaseMode::AsFound && view.record.found.as_ref().is_some_and(|found| found.listed);
+    let mut actions = Vec::new();
+    if !want::bears(node, &marks) {
+        actions.push(kubernetes::Action::Mark(marks));
+    }
+    if gate::kubernetes::standing(facts, node, name).listed && !keep_listed {
+        actions.push(kubernetes::Action::OpenGate { node: name.clone() });
+    }
+    actions
+}
+
+fn plain_marks(view: &View<'_>, node: &KubeNode, owner: Domain) -> Marks {
+    let taints = match owner {
+        Domain::Slurm => {
+            vec![Taint { key: PLAIN_TAINT.to_owned(), value: owner.to_string(), effect: Effect::NoSchedule }]
+        }
+        Domain::Kubernetes => Vec::new(),
+    };
+    let mut taint_keys = BTreeSet::from([TAINT_DRAINING.to_owned(), TAINT_SLURM.to_owned()]);
+    taint_keys.extend(taints.iter().map(|taint| taint.key.clone()));
+    Marks {
+        node: view.node.kubernetes.clone(),
+        uid: node.uid.clone(),
+        taints,
+        taint_keys,
+        labels: BTreeMap::from([(LABEL_OWNER.to_owned(), None)]),
+        annotation: None,
+    }
+}
