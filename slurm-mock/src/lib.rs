@@ -2,5 +2,8 @@
 
 pub mod hostlist;
 pub mod model;
+pub mod rest;
+pub mod scontrol;
+pub mod server;
 
 pub use model::Cluster;

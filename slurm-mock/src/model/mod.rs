@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use self::node::Node;
+pub(crate) use self::node::memory as tres_memory;
 pub use self::{
     admin::{SavedState, Start},
     config::{Config, Partition, PartitionState, ReturnToService},
@@ -208,6 +209,11 @@ impl Cluster {
     pub fn node(&self, name: &NodeName) -> Option<NodeView> {
         // One path for one and for all: the views stay the same.
         self.nodes().into_iter().find(|n| n.spec.name == *name)
+    }
+
+    /// A node's description.
+    pub fn node_spec(&self, name: &NodeName) -> Option<&NodeSpec> {
+        self.ctld.nodes.get(name).map(|n| &n.spec)
     }
 
     fn bare_view(&self, node: &Node) -> NodeView {

@@ -228,6 +228,21 @@ pub enum NodeAction {
     Fail,
 }
 
+impl NodeAction {
+    /// Reads what REST and scontrol call it, in any case.
+    pub fn parse(word: &str) -> Option<Self> {
+        match word.to_ascii_uppercase().as_str() {
+            "DRAIN" => Some(Self::Drain),
+            "UNDRAIN" => Some(Self::Undrain),
+            "RESUME" => Some(Self::Resume),
+            "DOWN" => Some(Self::Down),
+            "IDLE" => Some(Self::Idle),
+            "FAIL" => Some(Self::Fail),
+            _ => None,
+        }
+    }
+}
+
 /// A node update, as `scontrol update nodename=…` or POST node/X sends it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeUpdate {
