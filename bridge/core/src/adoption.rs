@@ -8,6 +8,7 @@ use crate::book::{Book, Management};
 use crate::denied::Denied;
 use crate::event::Found;
 use crate::facts::kubernetes::NodeLook;
+use crate::facts::slurm::Index;
 use crate::facts::{Facts, Seen};
 use crate::gate;
 use crate::handover::{Handover, Looks, Purpose, Requester, State};
@@ -68,7 +69,7 @@ pub fn propose(
         Seen::Unknown { why } => return Err(unseen(why.clone())),
         Seen::At { value, .. } => value,
     };
-    let slurm_work: Vec<String> = gate::slurm::jobs_on(&facts.slurm, &node.slurm)
+    let slurm_work: Vec<String> = gate::slurm::jobs_on(&Index::new(&facts.slurm), &node.slurm)
         .keys()
         .map(|id| {
             facts

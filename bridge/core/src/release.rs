@@ -32,7 +32,7 @@ pub fn is_done(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> bool {
 }
 
 fn slurm_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<slurm::Action> {
-    let Ok((facts, node)) = gate::slurm::find(&view.facts.slurm, &view.node.slurm) else { return Vec::new() };
+    let Ok((_, node)) = gate::slurm::find(&view.facts.slurm, &view.node.slurm) else { return Vec::new() };
     let mut actions = Vec::new();
     let name = view.node.slurm.clone();
     if let Drain::Ours(ours) = gate::slurm::drain_of(node) {
@@ -48,10 +48,8 @@ fn slurm_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<slurm
             None => slurm::Action::Undrain { node: name.clone(), reason: ours.to_string() },
         });
     }
-    let ours = facts
-        .reservations
-        .values()
-        .filter(|r| r.nodes.contains(&name) && mark::reservation_handover(&r.name).is_some());
+    let reservations = view.index.reservations_on(&name).iter();
+    let ours = reservations.filter(|r| mark::reservation_handover(&r.name).is_some());
     actions.extend(ours.map(|r| slurm::Action::Unreserve { name: r.name.clone() }));
     actions
 }

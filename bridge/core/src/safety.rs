@@ -108,9 +108,11 @@ pub fn guard_flaws(guards: &crate::facts::kubernetes::Guards) -> Vec<String> {
 /// Before Kubernetes opens, our reservation must be without IGNORE_JOBS and far from its end.
 pub fn sealed(view: &View<'_>) -> Result<(), Denied> {
     let not = |why: String| Err(Denied::NotSealed { why });
-    let Some(slurm) = view.facts.slurm.value() else { return not("Slurm could not be looked at".to_owned()) };
+    if view.facts.slurm.value().is_none() {
+        return not("Slurm could not be looked at".to_owned());
+    }
     let Some(reservation) =
-        gate::slurm::our_reservation(slurm, &view.node.slurm, view.record.slurm_closed_by)
+        gate::slurm::our_reservation(view.index, &view.node.slurm, view.record.slurm_closed_by)
     else {
         return not("it is gone".to_owned());
     };

@@ -108,7 +108,7 @@ fn jobs_seen(view: &View<'_>, handover: &Handover) -> Option<Event> {
         | State::RollingBack
         | State::RolledBack => return None,
     }
-    let mut jobs = gate::slurm::jobs_on(&view.facts.slurm, &view.node.slurm);
+    let mut jobs = gate::slurm::jobs_on(view.index, &view.node.slurm);
     jobs.retain(|id, start| handover.jobs_seen.get(id) != Some(start));
     (!jobs.is_empty()).then_some(Event::JobsSeen { jobs })
 }
@@ -148,8 +148,7 @@ fn overdue(view: &View<'_>, handover: &Handover) -> Option<Event> {
 fn planned(view: &View<'_>, handover: &Handover) -> Option<Event> {
     match handover.to {
         Domain::Kubernetes => {
-            let slurm = view.facts.slurm.value()?;
-            let reservation = gate::slurm::our_reservation(slurm, &view.node.slurm, Some(handover.id))?;
+            let reservation = gate::slurm::our_reservation(view.index, &view.node.slurm, Some(handover.id))?;
             gate::slurm::shape_flaw(reservation, &view.node.slurm).is_none().then_some(Event::Reserved)
         }
         Domain::Slurm => (view.now >= handover.start_at).then_some(Event::ClosingStarted),
@@ -158,8 +157,7 @@ fn planned(view: &View<'_>, handover: &Handover) -> Option<Event> {
 
 /// Not before the reservation's start: short jobs may use the node until then.
 fn reserved(view: &View<'_>, handover: &Handover) -> Option<Event> {
-    let slurm = view.facts.slurm.value()?;
-    let reservation = gate::slurm::our_reservation(slurm, &view.node.slurm, Some(handover.id))?;
+    let reservation = gate::slurm::our_reservation(view.index, &view.node.slurm, Some(handover.id))?;
     (view.now >= handover.start_at && reservation.is_active(view.now)).then_some(Event::DrainStarted)
 }
 

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use crate::book::Record;
 use crate::facts::kubernetes::{BindingProbe, NodeLook};
-use crate::facts::{Facts, Seen};
+use crate::facts::{Facts, Seen, slurm::Index};
 use crate::gate::{self, Emptiness, Gate, slurm::JobsSeen};
 use crate::handover::{Handover, Purpose, State};
 use crate::ids::Epoch;
@@ -28,6 +28,8 @@ pub struct View<'a> {
     pub handover: Option<&'a Handover>,
     /// The look at both schedulers.
     pub facts: &'a Facts,
+    /// Slurm's half of it, ordered by node.
+    pub index: &'a Index<'a>,
     /// The look at what Kubernetes has on the node, where it was needed.
     pub look: &'a Seen<NodeLook>,
     /// The answer to a dry-run binding, where it was asked.
@@ -59,6 +61,8 @@ pub struct Inputs<'a> {
     pub handover: Option<&'a Handover>,
     /// The look at both schedulers.
     pub facts: &'a Facts,
+    /// Slurm's half of it, ordered by node.
+    pub index: &'a Index<'a>,
     /// The look at what Kubernetes has on the node.
     pub look: &'a Seen<NodeLook>,
     /// The answer to a dry-run binding.
@@ -68,7 +72,7 @@ pub struct Inputs<'a> {
 impl<'a> View<'a> {
     /// Judges one node's looks.
     pub fn new(inputs: Inputs<'a>) -> Self {
-        let Inputs { now, epoch, site, node, record, handover, facts, look, probe } = inputs;
+        let Inputs { now, epoch, site, node, record, handover, facts, index, look, probe } = inputs;
         let none = JobsSeen::new();
         let seen = handover.map_or(&none, |h| &h.jobs_seen);
         let due_back = handover.and_then(|h| h.due_back);
@@ -81,10 +85,11 @@ impl<'a> View<'a> {
             record,
             handover,
             facts,
+            index,
             look,
             probe,
-            slurm: gate::slurm::gate(&facts.slurm, &node.slurm, record.slurm_closed_by, now),
-            slurm_emptiness: gate::slurm::emptiness(&facts.slurm, &node.slurm, seen, due_back, now),
+            slurm: gate::slurm::gate(index, &node.slurm, record.slurm_closed_by, now),
+            slurm_emptiness: gate::slurm::emptiness(index, &node.slurm, seen, due_back, now),
             kubernetes: gate::kubernetes::gate(&facts.kubernetes, &node.kubernetes),
             kubernetes_emptiness: gate::kubernetes::emptiness(
                 &facts.kubernetes,

@@ -123,12 +123,11 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
             if !may_open(view, Domain::Slurm) {
                 return Vec::new();
             }
-            let mut actions: Vec<_> = facts
-                .reservations
-                .values()
-                .filter(|r| {
-                    r.nodes.contains(&view.node.slurm) && mark::reservation_handover(&r.name).is_some()
-                })
+            let mut actions: Vec<_> = view
+                .index
+                .reservations_on(&view.node.slurm)
+                .iter()
+                .filter(|r| mark::reservation_handover(&r.name).is_some())
                 .map(|r| slurm::Action::Unreserve { name: r.name.clone() })
                 .collect();
             if let Drain::Ours(reason) = gate::slurm::drain_of(node) {

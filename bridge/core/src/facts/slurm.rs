@@ -1,10 +1,11 @@
 //! What Slurm says: nodes, jobs, reservations, partitions, in Slurm's own words but free of any REST version's shape.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::Seen;
 use crate::ids::{JobId, SlurmNodeName};
 
 /// One look at the whole cluster.
@@ -20,6 +21,49 @@ pub struct Slurm {
     pub partitions: BTreeMap<String, Partition>,
     /// The highest job id Slurm has shown in this look, finished jobs included; for noticing that its time ran backwards.
     pub highest_job_id: Option<JobId>,
+}
+
+/// A look, ordered by node: built once per tick, so that judging each node does not walk through every job and
+/// reservation of the cluster again.
+#[derive(Debug, Clone)]
+pub struct Index<'a> {
+    facts: &'a Seen<Slurm>,
+    jobs: HashMap<&'a SlurmNodeName, Vec<&'a Job>>,
+    reservations: HashMap<&'a SlurmNodeName, Vec<&'a Reservation>>,
+}
+
+impl<'a> Index<'a> {
+    /// Orders a look by node; takes time in proportion to its jobs and reservations.
+    pub fn new(facts: &'a Seen<Slurm>) -> Self {
+        let mut index = Self { facts, jobs: HashMap::new(), reservations: HashMap::new() };
+        let Some(slurm) = facts.value() else { return index };
+        for job in slurm.jobs.values() {
+            for node in &job.nodes {
+                index.jobs.entry(node).or_default().push(job);
+            }
+        }
+        for reservation in slurm.reservations.values() {
+            for node in &reservation.nodes {
+                index.reservations.entry(node).or_default().push(reservation);
+            }
+        }
+        index
+    }
+
+    /// The look itself.
+    pub fn facts(&self) -> &'a Seen<Slurm> {
+        self.facts
+    }
+
+    /// Jobs that name the node, by id, in whatever state.
+    pub fn jobs_on(&self, node: &SlurmNodeName) -> &[&'a Job] {
+        self.jobs.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Reservations that name the node, others' too, by name.
+    pub fn reservations_on(&self, node: &SlurmNodeName) -> &[&'a Reservation] {
+        self.reservations.get(node).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// A node's base state.

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Emptiness, Gate, from_guards};
 use crate::facts::Seen;
-use crate::facts::slurm::{BaseState, Job, JobState, Node, NodeFlag, Reservation, Slurm};
+use crate::facts::slurm::{BaseState, Index, Job, JobState, Node, NodeFlag, Reservation, Slurm};
 use crate::ids::{HandoverId, JobId, SlurmNodeName};
 use crate::mark::{DrainReason, reservation_handover, reservation_name};
 
@@ -27,18 +27,13 @@ pub fn find<'a>(facts: &'a Seen<Slurm>, name: &SlurmNodeName) -> Result<(&'a Slu
 }
 
 /// The gate as this look shows it, for a node whose Slurm side `closed_by` closed (or should have).
-pub fn gate(
-    facts: &Seen<Slurm>,
-    name: &SlurmNodeName,
-    closed_by: Option<HandoverId>,
-    now: Timestamp,
-) -> Gate {
-    let (slurm, node) = match find(facts, name) {
+pub fn gate(index: &Index<'_>, name: &SlurmNodeName, closed_by: Option<HandoverId>, now: Timestamp) -> Gate {
+    let (_, node) = match find(index.facts(), name) {
         Ok(found) => found,
         Err(why) => return Gate::Unknown { why },
     };
     let drain = drain_of(node);
-    let reservation = our_reservation(slurm, name, closed_by);
+    let reservation = our_reservation(index, name, closed_by);
     if closed_by.is_none() {
         // Nothing of ours should be here: any mark of ours that still stands keeps the gate from being open.
         return match (&drain, reservation) {
@@ -96,16 +91,13 @@ pub fn drain_of(node: &Node) -> Drain {
 
 /// The reservation of handover `of` (or, without one, any of ours that names the node).
 pub fn our_reservation<'a>(
-    slurm: &'a Slurm,
+    index: &Index<'a>,
     name: &SlurmNodeName,
     of: Option<HandoverId>,
 ) -> Option<&'a Reservation> {
     match of {
-        Some(handover) => slurm.reservations.get(&reservation_name(handover)),
-        None => slurm
-            .reservations
-            .values()
-            .find(|r| reservation_handover(&r.name).is_some() && r.nodes.contains(name)),
+        Some(handover) => index.facts().value()?.reservations.get(&reservation_name(handover)),
+        None => index.reservations_on(name).iter().copied().find(|r| reservation_handover(&r.name).is_some()),
     }
 }
 
@@ -143,20 +135,21 @@ pub type JobsSeen = BTreeMap<JobId, Option<Timestamp>>;
 /// Is the Slurm side of the node empty? `seen` are the jobs that were seen on it since the handover began; `due_back` is
 /// when the node is to return to Slurm, where that is known.
 pub fn emptiness(
-    facts: &Seen<Slurm>,
+    index: &Index<'_>,
     name: &SlurmNodeName,
     seen: &JobsSeen,
     due_back: Option<Timestamp>,
     now: Timestamp,
 ) -> Emptiness {
-    let (slurm, node) = match find(facts, name) {
+    let (slurm, node) = match find(index.facts(), name) {
         Ok(found) => found,
         Err(why) => return Emptiness::Unknown { why },
     };
     if let Some(why) = not_to_be_believed(node) {
         return Emptiness::Unknown { why };
     }
-    let mut by: Vec<String> = slurm.jobs.values().filter_map(|job| holds(job, name, seen)).collect();
+    let mut by: Vec<String> = index.jobs_on(name).iter().filter_map(|job| holds(job)).collect();
+    by.extend(seen.iter().filter_map(|(id, run)| shrunk_off(slurm.jobs.get(id)?, *run, name)));
     if !node.flags.contains(&NodeFlag::Drain) {
         by.push("it is not drained".to_owned());
     }
@@ -171,7 +164,7 @@ pub fn emptiness(
         Some(0) => {}
         Some(used) => by.push(format!("{used} GPUs in use")),
     }
-    by.extend(slurm.reservations.values().filter_map(|r| foreign_reservation(r, name, due_back, now)));
+    by.extend(index.reservations_on(name).iter().filter_map(|r| foreign_reservation(r, due_back, now)));
     if by.is_empty() { Emptiness::Empty } else { Emptiness::Busy { by } }
 }
 
@@ -200,55 +193,57 @@ fn not_to_be_believed(node: &Node) -> Option<String> {
     })
 }
 
-/// Says whose job it is, where the job has, or may still have, a process on the node.
-fn holds(job: &Job, name: &SlurmNodeName, seen: &JobsSeen) -> Option<String> {
+/// Says whose job it is, where a job that names the node has, or may still have, a process on it.
+fn holds(job: &Job) -> Option<String> {
     let says = |what: &str| Some(format!("job {} of {} ({what})", job.id, job.user));
-    let named = job.nodes.contains(name);
     match &job.state {
         JobState::Finished | JobState::Pending => None,
-        JobState::Configuring if named => says("configuring"),
-        JobState::Running if named => match job.end_by {
+        JobState::Configuring => says("configuring"),
+        JobState::Running => match job.end_by {
             Some(end) => says(&format!("running, ends by {end}")),
             None => says("running, without a time limit"),
         },
-        JobState::Suspended if named => says("suspended: it can resume on a drained node"),
-        JobState::Completing if named => says("completing"),
-        JobState::Other(word) if named => says(word),
-        // Not named any more: the same run was shrunk off the node, and its process may live there yet. A later run of
-        // a requeued job is another matter.
+        JobState::Suspended => says("suspended: it can resume on a drained node"),
+        JobState::Completing => says("completing"),
+        JobState::Other(word) => says(word),
+    }
+}
+
+/// A job that does not name the node any more: the same run was shrunk off it, and its process may live there yet. A
+/// later run of a requeued job is another matter.
+fn shrunk_off(job: &Job, run: Option<Timestamp>, name: &SlurmNodeName) -> Option<String> {
+    if job.nodes.contains(name) || run != job.start {
+        return None;
+    }
+    match &job.state {
+        JobState::Finished | JobState::Pending => None,
         JobState::Configuring
         | JobState::Running
         | JobState::Suspended
         | JobState::Completing
         | JobState::Other(_) => {
-            let run = seen.get(&job.id)?;
-            if *run == job.start { says("was seen here and is unfinished") } else { None }
+            Some(format!("job {} of {} (was seen here and is unfinished)", job.id, job.user))
         }
     }
 }
 
+/// A foreign reservation of the node, where it is in force or begins before the node is due back.
 fn foreign_reservation(
     reservation: &Reservation,
-    name: &SlurmNodeName,
     due_back: Option<Timestamp>,
     now: Timestamp,
 ) -> Option<String> {
     let ours = reservation_handover(&reservation.name).is_some();
-    let in_the_way = reservation.nodes.contains(name)
-        && now < reservation.end
-        && due_back.is_none_or(|due_back| reservation.start < due_back);
+    let in_the_way = now < reservation.end && due_back.is_none_or(|due_back| reservation.start < due_back);
     (in_the_way && !ours).then(|| format!("reservation {} from {}", reservation.name, reservation.start))
 }
 
 /// Jobs that are on the node in this look, for the handover to remember.
-pub fn jobs_on(facts: &Seen<Slurm>, name: &SlurmNodeName) -> JobsSeen {
-    let Some(slurm) = facts.value() else { return JobsSeen::new() };
-    slurm
-        .jobs
-        .values()
-        .filter(|job| {
-            job.nodes.contains(name) && job.state != JobState::Pending && job.state != JobState::Finished
-        })
+pub fn jobs_on(index: &Index<'_>, name: &SlurmNodeName) -> JobsSeen {
+    index
+        .jobs_on(name)
+        .iter()
+        .filter(|job| job.state != JobState::Pending && job.state != JobState::Finished)
         .map(|job| (job.id, job.start))
         .collect()
 }
