@@ -1,7 +1,7 @@
 //! The real Slurm lab. Where this machine can't run one, each test says so and ends: `cargo xtask test` lists it as skipped.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test, helpers included")]
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -81,12 +81,17 @@ async fn jobs_run_and_a_drained_node_stays_drained_over_restarts() {
     }
 }
 
-/// GET over a connection that the server closes after its answer.
-fn get(mut connection: impl Read + Write, path: &str, header: &str) -> serde_json::Value {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n{header}\r\n");
+fn call(mut connection: impl Read + Write, request: &str) -> String {
     connection.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     connection.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// GET over a connection that the server closes after its answer.
+fn get(connection: impl Read + Write, path: &str, header: &str) -> serde_json::Value {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n{header}\r\n");
+    let answer = call(connection, &request);
     let (_, body) = answer.split_once("\r\n\r\n").unwrap();
     // It writes a header after the body.
     let mut values = serde_json::Deserializer::from_str(body).into_iter();
@@ -111,6 +116,67 @@ async fn two_labs_at_once_are_strangers_and_go_with_their_handles() {
     let dead = [prefix, vec!["true".to_owned()]].concat();
     assert!(gpu_bridge_labs::command::output(&dead, LIMIT).await.unwrap().ok().is_err());
     assert_eq!(two.node_state("gpu1").await.unwrap(), "IDLE");
+}
+
+/// Not a test of its own: the process that `a_lab_goes_with_a_killed_owner` starts and kills.
+#[tokio::test]
+async fn owner_to_be_killed() {
+    if std::env::var_os(OWNER).is_none() {
+        return;
+    }
+    let lab = Lab::up(one_node()).await.unwrap();
+    println!("\nLAB {} {}", lab.folder().display(), lab.command_prefix().join(" "));
+    std::future::pending::<()>().await;
+}
+
+const OWNER: &str = "GPU_BRIDGE_LABS_TEST_OWNER";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lab_goes_with_a_killed_owner() {
+    if skip() {
+        return;
+    }
+    let mut owner = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "owner_to_be_killed", "--nocapture"])
+        .env(OWNER, "1")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(owner.stdout.take().unwrap()).lines();
+    let line = lines.find_map(|line| line.unwrap().strip_prefix("LAB ").map(str::to_owned)).unwrap();
+    let (folder, prefix) = line.split_once(' ').unwrap();
+    let inside: Vec<&str> = prefix.split(' ').chain(["scontrol", "ping"]).collect();
+    gpu_bridge_labs::command::output(&inside, LIMIT).await.unwrap().ok().unwrap();
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    wait_until("the end of the lab", LIMIT, async || {
+        let output = gpu_bridge_labs::command::output(&inside, LIMIT).await.unwrap();
+        if output.status.success() { Err("it lives".to_owned()) } else { Ok(()) }
+    })
+    .await
+    .unwrap();
+    // The next lab clears away what is left.
+    let _next = Lab::up(one_node()).await.unwrap();
+    let left = std::fs::read_to_string(format!("{folder}/lab.json")).unwrap_or_default();
+    assert!(!left.contains(&format!("\"pid\": {}", inside[2])), "{left}");
+}
+
+#[tokio::test]
+async fn the_local_slurmrestd_acts_as_the_user_that_it_runs_as() {
+    if skip() {
+        return;
+    }
+    for (user, state) in [("restd", "IDLE"), ("slurm", "IDLE+DRAIN")] {
+        let lab = Lab::up(Options { local_rest_user: user.to_owned(), ..one_node() }).await.unwrap();
+        let socket = UnixStream::connect(lab.rest_socket()).unwrap();
+        let body = r#"{"state":["DRAIN"],"reason":"over the socket"}"#;
+        let request = format!(
+            "POST /slurm/v0.0.42/node/gpu1 HTTP/1.1\r\nHost: lab\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = call(socket, &request);
+        assert_eq!(lab.node_state("gpu1").await.unwrap(), state, "{answer}");
+    }
 }
 
 #[tokio::test]

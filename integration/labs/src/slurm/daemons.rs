@@ -1,7 +1,7 @@
 //! The daemons of a lab: their names and command lines, per release where these differ.
 
 use super::conf::Ports;
-use super::{INSIDE, REST_USER, Release};
+use super::{INSIDE, Options, REST_USER, Release};
 
 /// One process of a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,7 +40,7 @@ impl Daemon {
     }
 
     /// The command line inside the lab; every one stays in the foreground.
-    pub(super) fn argv(&self, release: Release, ports: Ports) -> Vec<String> {
+    pub(super) fn argv(&self, options: &Options, ports: Ports) -> Vec<String> {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         match self {
             Self::Munged => {
@@ -63,14 +63,15 @@ impl Daemon {
             Self::Slurmrestd => {
                 let mut argv = as_user(REST_USER);
                 argv.extend(words(&["env", "SLURM_JWT=daemon", "slurmrestd", "-v", "-a", "rest_auth/jwt"]));
-                argv.extend(plugins(release));
+                argv.extend(plugins(options.release));
                 argv.push(format!("127.0.0.1:{}", ports.rest));
                 argv
             }
             Self::SlurmrestdLocal => {
-                let mut argv = as_user(REST_USER);
+                let mut argv = as_user(&options.local_rest_user);
+                argv.extend(words(&["env", "SLURMRESTD_SECURITY=disable_user_check"]));
                 argv.extend(words(&["slurmrestd", "-v", "-a", "rest_auth/local"]));
-                argv.extend(plugins(release));
+                argv.extend(plugins(options.release));
                 argv.push(format!("unix:{INSIDE}/{REST_SOCKET}"));
                 argv
             }

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 use super::conf::{self, Ports};
 use super::daemons::{Daemon, REST_SOCKET, as_user};
-use super::{HOST, INSIDE, Options, REST_USER, USERS, root};
+use super::{HOST, INSIDE, Options, USERS, root};
 use crate::command::{self, Output, log_tail};
 use crate::error::{Error, Result, at};
 use crate::run::{Folder, Kind, Life, Process};
@@ -165,7 +165,8 @@ impl Lab {
         format!("http://127.0.0.1:{}", self.ports.rest)
     }
 
-    /// Socket of the slurmrestd with rest_auth/local. It acts in Slurm as an unprivileged user: fit for reading.
+    /// Socket of the slurmrestd with rest_auth/local. Whoever may call it (root) acts in Slurm as
+    /// [`Options::local_rest_user`].
     pub fn rest_socket(&self) -> PathBuf {
         self.folder.path().join(REST_SOCKET)
     }
@@ -325,7 +326,7 @@ impl Lab {
         }
         let script = "name=$1; shift; setsid \"$@\" </dev/null >>/run/lab/log/$name.out 2>&1 & echo $! >/run/lab/pids/$name.pid";
         let mut argv = ["sh", "-c", script, "sh", &name].map(str::to_owned).to_vec();
-        argv.extend(daemon.argv(self.options.release, self.ports));
+        argv.extend(daemon.argv(&self.options, self.ports));
         self.run(&argv).await.map(drop)
     }
 
@@ -346,7 +347,7 @@ impl Lab {
             .arg(run)
             .args([&name, &self.init.pid.to_string()])
             .args(environment)
-            .args(daemon.argv(self.options.release, self.ports))
+            .args(daemon.argv(&self.options, self.ports))
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(out)
@@ -469,7 +470,7 @@ fn check(options: &Options) -> Result<()> {
 /// Fills the run folder: configuration, keys, folders with the owners that the daemons insist on.
 fn furnish(run: &Path, root: &Path, options: &Options, ports: Ports) -> Result<()> {
     let slurm = user_id(root, "slurm")?;
-    let rest = user_id(root, REST_USER)?;
+    let rest = user_id(root, &options.local_rest_user)?;
     let mode = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(at(path))
     };

@@ -87,6 +87,9 @@ pub struct Options {
     pub nodes: Vec<Node>,
     /// `SchedulerParameters`; short intervals by default.
     pub scheduler: String,
+    /// The user that the slurmrestd on a Unix socket runs as, and so acts as in Slurm. `restd` has no rights; `slurm` may do
+    /// anything (sites must override a check of slurmrestd for that, and so do we).
+    pub local_rest_user: String,
     /// Lines put at the end of slurm.conf: partitions, nodes without slurmd, settings that replace ours.
     pub extra: Vec<String>,
     /// Whether the lab outlives its handle.
@@ -99,6 +102,7 @@ impl Default for Options {
             release: Release::default(),
             nodes: Node::several(4),
             scheduler: "bf_interval=2,sched_interval=5,bf_continue,bf_window=2880".to_owned(),
+            local_rest_user: REST_USER.to_owned(),
             extra: Vec::new(),
             life: crate::run::Life::Owned,
         }
