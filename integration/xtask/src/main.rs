@@ -24,6 +24,9 @@ enum Command {
         /// Also the tests that take minutes each.
         #[arg(long)]
         heavy: bool,
+        /// Only these sections.
+        #[arg(long, value_enum, value_delimiter = ',')]
+        only: Vec<test::Section>,
     },
     /// Real Slurm and real Kubernetes to try things on.
     #[command(subcommand)]
@@ -45,7 +48,7 @@ enum Command {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Test { heavy } => test::run(heavy).await,
+        Command::Test { heavy, only } => test::run(heavy, &only).await,
         Command::Lab(command) => lab::run(command).await,
         Command::Demo { real } => demo(real).await,
         Command::Sim { seeds } => {

@@ -53,6 +53,16 @@ impl Run {
     }
 }
 
+const OURS: [&str; 7] = [
+    "CARGO",
+    "CARGO_BIN_NAME",
+    "CARGO_CRATE_NAME",
+    "CARGO_MANIFEST_DIR",
+    "CARGO_MANIFEST_PATH",
+    "CARGO_PRIMARY_PACKAGE",
+    "OUT_DIR",
+];
+
 /// A cargo command line.
 #[derive(Debug)]
 pub(crate) struct Cargo {
@@ -80,7 +90,15 @@ impl Cargo {
     pub(crate) fn run(&self) -> anyhow::Result<Run> {
         eprintln!("$ cargo {}", self.args.join(" "));
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut child = Command::new(cargo)
+        let mut command = Command::new(cargo);
+        // What `cargo run` told us about ourselves must not reach another cargo: build scripts look at it, and would run again.
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy();
+            if name.starts_with("CARGO_PKG_") || OURS.contains(&name.as_ref()) {
+                command.env_remove(name.as_ref());
+            }
+        }
+        let mut child = command
             .args(&self.args)
             .envs(self.env.iter().copied())
             .current_dir(workspace())
