@@ -165,7 +165,22 @@ fn the_last_drain_owns_the_reason() {
     let reason = c.node(&node("gpu1")).unwrap().reason.unwrap();
     assert_eq!((reason.text.as_str(), reason.user.as_str(), reason.changed_at), ("theirs", "slurm", at(10)));
     update(&mut c, "gpu1", NodeAction::Undrain, "", "root").unwrap();
-    assert_eq!((state(&c, "gpu1").as_str(), c.node(&node("gpu1")).unwrap().reason), ("IDLE", None));
+    assert_eq!(c.node(&node("gpu1")).unwrap().reason, None);
+    assert_eq!(state(&c, "gpu1"), "IDLE+NOT_RESPONDING");
+    c.advance_to(at(12));
+    assert_eq!(state(&c, "gpu1"), "IDLE");
+}
+
+#[test]
+fn without_slurmdbd_the_reason_outlives_its_drain() {
+    for action in [NodeAction::Undrain, NodeAction::Resume] {
+        let mut c = cluster(1);
+        c.config_mut().reason_survives_resume = true;
+        drain(&mut c, "gpu1");
+        update(&mut c, "gpu1", action, "", "root").unwrap();
+        assert_eq!(state(&c, "gpu1"), "IDLE+NOT_RESPONDING");
+        assert_eq!(c.node(&node("gpu1")).unwrap().reason.unwrap().text, "ours");
+    }
 }
 
 #[test]
@@ -175,6 +190,7 @@ fn node_updates() {
         (vec![(Resume, Err(Error::InvalidNodeState))], "IDLE"),
         (vec![(Undrain, Ok(()))], "IDLE"),
         (vec![(Down, Ok(())), (Drain, Ok(()))], "DOWN+DRAIN"),
+        (vec![(Drain, Ok(())), (Undrain, Ok(()))], "IDLE+NOT_RESPONDING"),
         (vec![(Down, Ok(())), (Drain, Ok(())), (Undrain, Ok(()))], "DOWN"),
         (vec![(Down, Ok(())), (Resume, Ok(()))], "IDLE+NOT_RESPONDING"),
         (vec![(Down, Ok(())), (Drain, Ok(())), (Idle, Ok(()))], "IDLE+NOT_RESPONDING"),
@@ -326,7 +342,7 @@ fn who_may_run_in_a_reservation() {
 
 #[test]
 fn creation_is_refused() {
-    let past = Some(at(-61));
+    let past = Some(at(-601));
     for (wanted, error) in [
         (request(past, 10, &["gpu1"], MAINT), Error::InvalidTime),
         (request(None, 10, &["gpu9"], MAINT), Error::InvalidNodeName),
@@ -341,7 +357,7 @@ fn creation_is_refused() {
         (request(None, 10, &["gpu1", "gpu2"], &[]), Error::ReservationOverlap),
     ] {
         let mut c = cluster(2);
-        let old = ReservationRequest { name: Some("old".to_owned()), ..request(None, 10, &["gpu1"], MAINT) };
+        let old = ReservationRequest { name: Some("old".to_owned()), ..request(None, 10, &["gpu1"], &[]) };
         c.create_reservation(old, "root").unwrap();
         assert_eq!(c.create_reservation(wanted, "root"), Err(error));
     }
@@ -358,7 +374,7 @@ fn an_active_reservation_changes_its_end_not_its_start() {
     c.create_reservation(request(None, 10, &["gpu1"], MAINT), "root").unwrap();
     c.advance_to(at(10));
     let start = ReservationChange { start: Some(at(20)), ..Default::default() };
-    assert_eq!(c.update_reservation("r1", &start, "root"), Err(Error::InvalidTime));
+    assert_eq!(c.update_reservation("r1", &start, "root"), Err(Error::ReservationStarted));
     let change = ReservationChange {
         duration: Some(UNLIMITED),
         nodes: Some(ListChange::Add(vec![node("gpu2")])),

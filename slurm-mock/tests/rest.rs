@@ -230,6 +230,9 @@ fn node_updates_by_rest() {
         assert_eq!(w.post(path, &json!({"state": ["DRAIN"], "reason": "several"})).0, 200);
         assert_eq!(w.node("gpu2")["reason"], "several");
         assert_eq!(w.post(path, &json!({"state": ["UNDRAIN"]})).0, 200);
+        assert_eq!(w.node("gpu2")["state"], json!(["IDLE", "NOT_RESPONDING"]));
+        let later = w.cluster.now().checked_add(s(2)).unwrap();
+        w.cluster.advance_to(later);
         assert_eq!(w.node("gpu2")["state"], json!(["IDLE"]));
     }
     let (status, answer) =

@@ -60,7 +60,13 @@ fn commands_and_what_they_say() {
             "Error creating the reservation: Invalid node name specified\n",
         ),
         (
-            "create reservation=r2 starttime=now duration=60 nodes=gpu1 users=root",
+            "create reservation=r3 starttime=now duration=60 nodes=gpu3 users=root",
+            0,
+            "Reservation created: r3\n",
+            "",
+        ),
+        (
+            "create reservation=r2 starttime=now duration=60 nodes=gpu3 users=root",
             1,
             "",
             "Error creating the reservation: Requested reservation overlaps with another reservation\n",
@@ -75,28 +81,46 @@ fn commands_and_what_they_say() {
             "update reservationname=r1 duration=+5",
             1,
             "",
-            "Error updating the reservation: Invalid time specified\n",
+            "scontrol: error: Invalid duration duration=+5.  No reservation update.\n",
         ),
         (
             "update reservationname=nosuch duration=5",
             1,
             "",
-            "Error updating the reservation: Requested reservation is invalid\n",
+            "slurm_update error: Requested reservation is invalid\n",
+        ),
+        ("update reservationname=r1 duration+=5", 0, "Reservation updated.\n", ""),
+        (
+            "update reservationname=r1 starttime=now+600",
+            1,
+            "",
+            "slurm_update error: Reservation already started\n",
+        ),
+        (
+            "create reservation=r4 starttime=now duration=60 nodes=gpu3",
+            1,
+            "",
+            "scontrol: error: Either Users/Groups and/or Accounts must be specified.  No reservation created.\n",
         ),
         ("show reservation nosuch", 1, "Reservation nosuch not found\n", ""),
-        ("delete reservation nosuch", 1, "", "delete_reservation nosuch: Requested reservation is invalid\n"),
+        (
+            "delete reservation nosuch",
+            1,
+            "",
+            "delete_reservation reservation: Requested reservation is invalid\n",
+        ),
         (
             "update nodename=gpu1 state=DRAIN",
             1,
             "",
-            "You must specify a reason when DOWNING a node. Request denied\n",
+            "You must specify a reason when DOWNING or DRAINING a node. Request denied\n",
         ),
         ("update nodename=gpu1 state=DRAIN |reason=gpu-bridge:h0001 e1 test", 0, "", ""),
         ("update nodename=gpu9 state=UNDRAIN", 1, "", "slurm_update error: Invalid node name specified\n"),
         ("update nodename=gpu2 state=RESUME", 1, "", "slurm_update error: Invalid node state specified\n"),
         ("show node gpu9", 1, "Node gpu9 not found\n", ""),
         ("delete reservationname=r1", 0, "", ""),
-        ("requeue 77", 1, "", "slurm_requeue error for job 77: Invalid job id specified\n"),
+        ("requeue 77", 1, "", "Invalid job id specified for job 77\n"),
     ] {
         let wanted = Output { exit, stdout: stdout.to_owned(), stderr: stderr.to_owned() };
         assert_eq!(run(&mut c, command), wanted, "{command}");
@@ -140,7 +164,7 @@ fn nodes_and_jobs_are_printed() {
     let mut c = cluster();
     c.submit(JobSpec::new("alice", 1, 2, SignedDuration::from_mins(10)).on(&["gpu1"])).unwrap();
     run(&mut c, "update nodename=gpu[1-2] state=drain |reason=some words");
-    let node = run(&mut c, "show node gpu1").stdout;
+    let node = run(&mut c, "-d show node gpu1").stdout;
     for part in [
         "State=MIXED+DRAIN ",
         "Gres=gpu:a100:4(S:0-1)\n",

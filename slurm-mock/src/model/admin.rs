@@ -175,17 +175,23 @@ impl Cluster {
         }
         let now = self.now;
         let reason = |text: &str| Reason { text: text.to_owned(), user: by.to_owned(), changed_at: now };
+        let silence = self.config.resume_not_responding;
+        let until = (silence > SignedDuration::ZERO).then(|| plus(now, silence));
+        let keeps_reason = self.config.reason_survives_resume;
         let given = update.reason.as_deref().map(reason);
         let node = self.ctld.nodes.get_mut(name).ok_or(Error::InvalidNodeName)?;
         match update.action {
             Some(NodeAction::Undrain) => {
+                let silent = node.drain && node.down.is_none();
+                let keeps = keeps_reason || node.down.is_some() || node.fail;
                 node.drain = false;
-                node.reason = if node.down.is_some() || node.fail { node.reason.take() } else { None };
+                node.reason = node.reason.take().filter(|_| keeps);
+                node.silent_until = until.filter(|_| silent).or(node.silent_until);
             }
             Some(NodeAction::Resume | NodeAction::Idle) => {
-                *node = Node { drain: false, fail: false, down: None, reason: None, ..node.clone() };
-                let silence = self.config.resume_not_responding;
-                node.silent_until = (silence > SignedDuration::ZERO && marked).then(|| plus(now, silence));
+                let reason = node.reason.take().filter(|_| keeps_reason);
+                *node = Node { drain: false, fail: false, down: None, reason, ..node.clone() };
+                node.silent_until = until.filter(|_| marked).or(node.silent_until);
                 self.restart_timeout(name);
             }
             Some(NodeAction::Drain) => {

@@ -48,6 +48,8 @@ pub struct Config {
     pub registration: SignedDuration,
     /// How long an ended job stays listed (MinJobAge).
     pub min_job_age: SignedDuration,
+    /// Whether RESUME and UNDRAIN leave the old reason, as 24.11 does without slurmdbd.
+    pub reason_survives_resume: bool,
     /// See [`ReturnToService`].
     pub return_to_service: ReturnToService,
     /// How many waiting jobs the backfill scheduler plans for; later ones may only not delay those.
@@ -70,11 +72,12 @@ impl Default for Config {
             resume_not_responding: SignedDuration::from_millis(1500),
             reservation_flag_lag: SignedDuration::from_secs(2),
             reservation_linger: SignedDuration::from_secs(5),
-            reservation_past_slack: SignedDuration::from_secs(60),
+            reservation_past_slack: SignedDuration::from_mins(10),
             not_responding_after: SignedDuration::from_secs(10),
             slurmd_timeout: SignedDuration::from_secs(40),
             registration: SignedDuration::from_secs(2),
             min_job_age: SignedDuration::from_secs(300),
+            reason_survives_resume: false,
             return_to_service: ReturnToService::NonResponsive,
             backfill_depth: 100,
             administrators: BTreeSet::from(["root".to_owned(), "slurm".to_owned()]),

@@ -36,9 +36,12 @@ pub enum Error {
     /// No such reservation, or a description that makes no sense.
     #[error("Requested reservation is invalid")]
     ReservationInvalid,
-    /// A time in the past, or a change of a time that may not change any more.
+    /// A time in the past.
     #[error("Invalid time specified")]
     InvalidTime,
+    /// The start of an active reservation does not change.
+    #[error("Reservation already started")]
+    ReservationStarted,
     /// A job runs in the reservation.
     #[error("Requested reservation is in use")]
     ReservationBusy,
@@ -83,6 +86,7 @@ impl Error {
             Self::ReservationAccess => 2052,
             Self::ReservationInvalid => 2053,
             Self::InvalidTime => 2054,
+            Self::ReservationStarted => 2056,
             Self::ReservationBusy => 2055,
             Self::ReservationOverlap => 2058,
             Self::ReservationEmpty => 2080,

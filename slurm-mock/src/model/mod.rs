@@ -191,10 +191,14 @@ impl Cluster {
                 }
             }
         }
-        for reservation in self.ctld.reservations.values().filter(|r| self.shows_flags(r)) {
+        // A node in several shows the youngest, whosoever it is.
+        let mut active: Vec<&Reservation> =
+            self.ctld.reservations.values().filter(|r| self.shows_flags(r)).collect();
+        active.sort_by_key(|r| r.start);
+        for reservation in active {
             for name in &reservation.nodes {
                 if let Some(view) = views.get_mut(name) {
-                    view.reservation.get_or_insert_with(|| reservation.name.clone());
+                    view.reservation = Some(reservation.name.clone());
                     view.flags.insert(NodeFlag::Reserved);
                     if reservation.has(ReservationFlag::Maint) {
                         view.flags.insert(NodeFlag::Maintenance);

@@ -347,10 +347,18 @@ impl NodeView {
         std::iter::once(self.base.as_str()).chain(self.flags.iter().map(|f| f.as_str())).collect()
     }
 
-    /// The state as scontrol prints it, such as `IDLE+COMPLETING+DRAIN`: the flags by name.
+    /// The state as scontrol prints it, such as `IDLE+COMPLETING+DRAIN`: in an order of its own.
     pub fn state_text(&self) -> String {
-        let mut flags: Vec<&str> = self.flags.iter().map(|f| f.as_str()).collect();
-        flags.sort_unstable();
+        let order = [
+            NodeFlag::Completing,
+            NodeFlag::Drain,
+            NodeFlag::Fail,
+            NodeFlag::Maintenance,
+            NodeFlag::Reserved,
+            NodeFlag::NotResponding,
+            NodeFlag::Planned,
+        ];
+        let flags = order.iter().filter(|f| self.flags.contains(f)).map(|f| f.as_str());
         std::iter::once(self.base.as_str()).chain(flags).collect::<Vec<_>>().join("+")
     }
 

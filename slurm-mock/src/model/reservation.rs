@@ -155,7 +155,7 @@ impl Cluster {
     /// Creates a reservation and returns its name.
     ///
     /// Refused: by other than operators, in the past, without users, with unknown nodes, with a name that is
-    /// taken, over another one (unless MAINT or OVERLAP), over running jobs (unless IGNORE_JOBS).
+    /// taken, over another one (unless either is MAINT or OVERLAP), over running jobs (unless IGNORE_JOBS).
     pub fn create_reservation(&mut self, request: ReservationRequest, by: &str) -> Result<String, Error> {
         self.require_operator(by)?;
         let start = request.start.unwrap_or(self.now);
@@ -199,7 +199,10 @@ impl Cluster {
         let old = self.ctld.reservations.get(name).ok_or(Error::ReservationInvalid)?;
         let mut new = old.clone();
         if let Some(start) = change.start {
-            if old.start <= self.now || plus(start, self.config.reservation_past_slack) < self.now {
+            if old.start <= self.now {
+                return Err(Error::ReservationStarted);
+            }
+            if plus(start, self.config.reservation_past_slack) < self.now {
                 return Err(Error::InvalidTime);
             }
             new.end = plus(start, old.end.duration_since(old.start));
@@ -254,9 +257,10 @@ impl Cluster {
         if wanted.nodes.is_empty() || !wanted.nodes.iter().all(|n| self.ctld.nodes.contains_key(n)) {
             return Err(Error::InvalidNodeName);
         }
-        let may_overlap = wanted.has(ReservationFlag::Maint) || wanted.has(ReservationFlag::Overlap);
-        let mut others = self.ctld.reservations.values().filter(|r| r.name != wanted.name);
-        if !may_overlap && others.any(|r| r.overlaps(wanted)) {
+        // On 24.11 it is enough that one of the two may overlap.
+        let may = |r: &Reservation| r.has(ReservationFlag::Maint) || r.has(ReservationFlag::Overlap);
+        let mut others = self.ctld.reservations.values().filter(|r| r.name != wanted.name && !may(r));
+        if !may(wanted) && others.any(|r| r.overlaps(wanted)) {
             return Err(Error::ReservationOverlap);
         }
         let in_the_way = |job: &Job| {

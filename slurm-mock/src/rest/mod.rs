@@ -106,6 +106,7 @@ impl Answer {
             | Error::ReservationAccess
             | Error::ReservationInvalid
             | Error::InvalidTime
+            | Error::ReservationStarted
             | Error::ReservationBusy
             | Error::ReservationOverlap
             | Error::ReservationNameTaken

@@ -7,7 +7,10 @@ mod show;
 use http::{Method, Request};
 use hyper::body::Bytes;
 
-use self::parse::{Assignment, Op};
+use self::{
+    parse::{Assignment, Op},
+    show::Layout,
+};
 use crate::{
     Cluster, hostlist,
     model::{
@@ -46,7 +49,10 @@ pub fn run(cluster: &mut Cluster, argv: &[String]) -> Output {
 /// Runs a command as a user.
 pub fn run_as(cluster: &mut Cluster, user: &str, argv: &[String]) -> Output {
     let json = argv.iter().any(|a| a == "--json" || a.starts_with("--json="));
-    let one_line = argv.iter().any(|a| a == "-o" || a == "--oneliner");
+    let layout = Layout {
+        one_line: argv.iter().any(|a| a == "-o" || a == "--oneliner"),
+        details: argv.iter().any(|a| a == "-d" || a == "--details"),
+    };
     let words: Vec<&str> = argv.iter().map(String::as_str).filter(|a| !a.starts_with('-')).collect();
     let Some((command, rest)) = words.split_first() else { return Output::failed("no command") };
     match (command.to_ascii_lowercase().as_str(), rest) {
@@ -55,19 +61,19 @@ pub fn run_as(cluster: &mut Cluster, user: &str, argv: &[String]) -> Output {
             let exit = i32::from(!cluster.controller_is_up());
             Output { exit, stdout: format!("Slurmctld(primary) at vm is {state}\n"), stderr: String::new() }
         }
-        ("show", [what, names @ ..]) => show(cluster, what, names, json, one_line),
+        ("show", [what, names @ ..]) => show(cluster, what, names, json, layout),
         ("create", rest) => create(cluster, user, rest),
         ("update", rest) => update(cluster, user, rest),
         ("delete", rest) => delete(cluster, user, rest),
-        ("suspend", [ids]) => jobs(ids, "slurm_suspend error", |id| cluster.suspend(id, user)),
-        ("resume", [ids]) => jobs(ids, "slurm_resume error", |id| cluster.resume_job(id, user)),
-        ("requeue", [ids]) => jobs(ids, "slurm_requeue error", |id| cluster.requeue(id, user)),
-        ("release", [ids]) => jobs(ids, "slurm_update_job error", |id| cluster.release(id, user)),
+        ("suspend", [ids]) => jobs(ids, |id| cluster.suspend(id, user)),
+        ("resume", [ids]) => jobs(ids, |id| cluster.resume_job(id, user)),
+        ("requeue", [ids]) => jobs(ids, |id| cluster.requeue(id, user)),
+        ("release", [ids]) => jobs(ids, |id| cluster.release(id, user)),
         _ => Output::failed(format_args!("invalid keyword: {}", words.join(" "))),
     }
 }
 
-fn show(cluster: &mut Cluster, what: &str, names: &[&str], json: bool, one_line: bool) -> Output {
+fn show(cluster: &mut Cluster, what: &str, names: &[&str], json: bool, layout: Layout) -> Output {
     let what = what.to_ascii_lowercase();
     let (what, assigned) = what.split_once('=').unwrap_or((what.as_str(), ""));
     let name = names.first().copied().or((!assigned.is_empty()).then_some(assigned));
@@ -89,7 +95,7 @@ fn show(cluster: &mut Cluster, what: &str, names: &[&str], json: bool, one_line:
             Err(problem) => Output::failed(problem),
         };
     }
-    show::show(cluster, kind, name, one_line)
+    show::show(cluster, kind, name, layout)
 }
 
 /// `--json` prints what REST would answer root.
@@ -135,15 +141,22 @@ fn creation(cluster: &Cluster, rest: &[&str]) -> Result<ReservationRequest, Stri
             "nodes" | "node" => request.nodes = nodes(cluster, &value)?,
             "users" | "user" => request.users = list(&value),
             "flags" | "flag" => request.flags = flags(&value)?,
-            _ => return Err(format!("Error: Unknown keyword: {word}")),
+            _ => return Err(format!("scontrol: error: Unknown parameter {word}.  No reservation created.")),
         }
     }
-    let start = request.start.ok_or("Error: A start time must be given.  No reservation created.")?;
+    if request.users.is_empty() {
+        let problem = "scontrol: error: Either Users/Groups and/or Accounts must be specified.";
+        return Err(format!("{problem}  No reservation created."));
+    }
+    let start =
+        request.start.ok_or("scontrol: error: A start time must be given.  No reservation created.")?;
     request.duration = match (duration, end) {
         (Some(duration), _) => duration,
         (None, Some(end)) => end.duration_since(start),
         (None, None) => {
-            return Err("Error: An end time or duration must be given.  No reservation created.".to_owned());
+            return Err(
+                "scontrol: error: An end time or duration must be given.  No reservation created.".to_owned()
+            );
         }
     };
     Ok(request)
@@ -162,7 +175,7 @@ fn update(cluster: &mut Cluster, user: &str, rest: &[&str]) -> Output {
             Err(problem) => Output::failed(problem),
             Ok(change) => match cluster.update_reservation(&name, &change, user) {
                 Ok(()) => Output::ok("Reservation updated.\n"),
-                Err(error) => Output::failed(format_args!("Error updating the reservation: {error}")),
+                Err(error) => Output::failed(format_args!("slurm_update error: {error}")),
             },
         };
     }
@@ -180,16 +193,24 @@ fn change(cluster: &Cluster, name: &str, assignments: &[Assignment]) -> Result<R
             "reservationname" | "reservation" => {}
             "starttime" | "start" => change.start = Some(parse::time(value, now)?),
             "endtime" | "end" => change.end = Some(parse::time(value, now)?),
-            "duration" if value.starts_with(['+', '-']) || *op != Op::Set => {
-                let active = cluster.reservation(name).is_some_and(|r| r.is_active(now));
-                let text = "Error updating the reservation";
-                return Err(if active { format!("{text}: {}", Error::InvalidTime) } else { text.to_owned() });
+            "duration" if value.starts_with(['+', '-']) => {
+                return Err(format!(
+                    "scontrol: error: Invalid duration duration={value}.  No reservation update."
+                ));
             }
-            "duration" => change.duration = Some(parse::duration(value)?),
+            "duration" => {
+                let given = parse::duration(value)?;
+                let old = cluster.reservation(name).map_or(given, |r| r.end.duration_since(r.start));
+                change.duration = Some(match op {
+                    Op::Set => given,
+                    Op::Add => old.saturating_add(given),
+                    Op::Remove => old.saturating_sub(given),
+                });
+            }
             "nodes" | "node" => change.nodes = Some(list_change(*op, nodes(cluster, value)?)),
             "users" | "user" => change.users = Some(list_change(*op, list(value))),
             "flags" | "flag" => change.flags = Some(list_change(*op, flags(value)?)),
-            _ => return Err(format!("Error: Unknown keyword: {key}")),
+            _ => return Err(format!("scontrol: error: Unknown parameter {key}.  No reservation update.")),
         }
     }
     Ok(change)
@@ -203,7 +224,7 @@ fn update_nodes(cluster: &mut Cluster, user: &str, names: &str, assignments: &[A
             "reason" => update.reason = Some(value.trim_matches(['"', '\'']).to_owned()),
             "state" => match NodeAction::parse(value) {
                 Some(action) => update.action = Some(action),
-                None => return Output::failed(format_args!("Invalid input: State={value}\nRequest denied")),
+                None => return Output::failed(format_args!("Invalid input: state={value}\nRequest aborted")),
             },
             _ => {
                 return Output::failed(format_args!(
@@ -214,7 +235,7 @@ fn update_nodes(cluster: &mut Cluster, user: &str, names: &str, assignments: &[A
     }
     let needs_reason = matches!(update.action, Some(NodeAction::Drain | NodeAction::Down | NodeAction::Fail));
     if needs_reason && update.reason.is_none() {
-        return Output::failed("You must specify a reason when DOWNING a node. Request denied");
+        return Output::failed("You must specify a reason when DOWNING or DRAINING a node. Request denied");
     }
     let Some(names) = hostlist::expand(names) else {
         return Output::failed(format_args!("slurm_update error: {}", Error::InvalidNodeName));
@@ -237,16 +258,20 @@ fn delete(cluster: &mut Cluster, user: &str, rest: &[&str]) -> Output {
     };
     match cluster.delete_reservation(&name, user) {
         Ok(()) => Output::default(),
-        Err(error) => Output::failed(format_args!("delete_reservation {name}: {error}")),
+        // As the real one: the first word, whatever it is.
+        Err(error) => {
+            let word = rest.first().copied().unwrap_or_default();
+            Output::failed(format_args!("delete_reservation {word}: {error}"))
+        }
     }
 }
 
-fn jobs(ids: &str, error: &str, mut act: impl FnMut(JobId) -> Result<(), Error>) -> Output {
+fn jobs(ids: &str, mut act: impl FnMut(JobId) -> Result<(), Error>) -> Output {
     let mut failures = Vec::new();
     for id in ids.split(',') {
         let outcome = id.parse().map_err(|_| Error::InvalidJobId).and_then(|id| act(JobId(id)));
         if let Err(refused) = outcome {
-            failures.push(format!("{error} for job {id}: {refused}\n"));
+            failures.push(format!("{refused} for job {id}\n"));
         }
     }
     Output { exit: i32::from(!failures.is_empty()), stdout: String::new(), stderr: failures.concat() }
@@ -278,7 +303,9 @@ fn flags(value: &str) -> Result<Vec<ReservationFlag>, String> {
             Some(flag) => flags.push(flag),
             // Slurm sets it itself and takes it silently.
             None if word.eq_ignore_ascii_case("SPEC_NODES") => {}
-            None => return Err(format!("Error: Invalid flag: {word}.  No reservation created.")),
+            None => {
+                return Err(format!("scontrol: error: Error parsing flags {word}.  No reservation created."));
+            }
         }
     }
     Ok(flags)

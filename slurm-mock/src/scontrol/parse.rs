@@ -21,7 +21,8 @@ pub(super) struct Assignment {
 }
 
 pub(super) fn assignment(word: &str) -> Result<Assignment, String> {
-    let (key, value) = word.split_once('=').ok_or_else(|| format!("Error: Unknown keyword: {word}"))?;
+    let (key, value) =
+        word.split_once('=').ok_or_else(|| format!("scontrol: error: Unknown parameter {word}"))?;
     let (key, op) = if let Some(key) = key.strip_suffix('+') {
         (key, Op::Add)
     } else if let Some(key) = key.strip_suffix('-') {
@@ -62,7 +63,7 @@ pub(super) fn time(text: &str, now: Timestamp) -> Result<Timestamp, String> {
 
 /// Minutes, `min:sec`, `h:min:sec`, `d-h[:min[:sec]]`, UNLIMITED.
 pub(super) fn duration(text: &str) -> Result<SignedDuration, String> {
-    let bad = || format!("Error: Bad time duration: {text}");
+    let bad = || format!("scontrol: error: Invalid duration {text}.");
     if matches!(text.to_ascii_uppercase().as_str(), "UNLIMITED" | "INFINITE") {
         return Ok(UNLIMITED);
     }

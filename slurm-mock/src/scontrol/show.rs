@@ -11,6 +11,13 @@ use crate::{
     rest::uid,
 };
 
+/// `-o` and `-d`.
+#[derive(Clone, Copy)]
+pub(super) struct Layout {
+    pub(super) one_line: bool,
+    pub(super) details: bool,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Node,
@@ -18,19 +25,19 @@ pub(super) enum Kind {
     Reservation,
 }
 
-pub(super) fn show(cluster: &Cluster, kind: Kind, name: Option<&str>, one_line: bool) -> Output {
+pub(super) fn show(cluster: &Cluster, kind: Kind, name: Option<&str>, layout: Layout) -> Output {
     let records: Result<Vec<String>, Output> = match kind {
-        Kind::Node => nodes(cluster, name),
+        Kind::Node => nodes(cluster, name, layout),
         Kind::Job => jobs(cluster, name),
         Kind::Reservation => reservations(cluster, name),
     };
     match records {
         Err(output) => output,
         Ok(records) => {
-            let layout = |r: &String| {
-                if one_line { r.replace("\n   ", " ") + "\n" } else { format!("{r}\n\n") }
+            let print = |r: &String| {
+                if layout.one_line { r.replace("\n   ", " ") + "\n" } else { format!("{r}\n\n") }
             };
-            Output::ok(records.iter().map(layout).collect::<String>())
+            Output::ok(records.iter().map(print).collect::<String>())
         }
     }
 }
@@ -39,13 +46,13 @@ fn missing(text: String) -> Output {
     Output { exit: 1, stdout: text, stderr: String::new() }
 }
 
-fn nodes(cluster: &Cluster, name: Option<&str>) -> Result<Vec<String>, Output> {
+fn nodes(cluster: &Cluster, name: Option<&str>, layout: Layout) -> Result<Vec<String>, Output> {
     let views = cluster.nodes();
-    let Some(names) = name else { return Ok(views.iter().map(node).collect()) };
+    let Some(names) = name else { return Ok(views.iter().map(|v| node(v, layout)).collect()) };
     let names = hostlist::expand(names).ok_or_else(|| missing(format!("Node {names} not found\n")))?;
     let one = |name: &NodeName| {
         let view = views.iter().find(|v| v.spec.name == *name);
-        view.map(node).ok_or_else(|| missing(format!("Node {name} not found\n")))
+        view.map(|v| node(v, layout)).ok_or_else(|| missing(format!("Node {name} not found\n")))
     };
     names.iter().map(one).collect()
 }
@@ -85,7 +92,7 @@ fn duration(d: SignedDuration) -> String {
     if days > 0 { format!("{days}-{clock}") } else { clock }
 }
 
-fn node(view: &NodeView) -> String {
+fn node(view: &NodeView, layout: Layout) -> String {
     let spec = &view.spec;
     let all: BTreeSet<u32> = spec.indices(None).into_iter().collect();
     let billing = format!("billing={}", spec.cpus);
@@ -96,8 +103,6 @@ fn node(view: &NodeView) -> String {
         format!("AvailableFeatures={features}"),
         format!("ActiveFeatures={features}"),
         format!("Gres={}", spec.gres()),
-        "GresDrain=N/A".to_owned(),
-        format!("GresUsed={}", view.gres_used()),
         "NodeAddr=127.0.0.1 NodeHostName=vm Port=35421 Version=24.11.5".to_owned(),
         "OS=Linux 6.1.0-amd64 #1 SMP PREEMPT_DYNAMIC @0 ".to_owned(),
         format!(
@@ -111,7 +116,13 @@ fn node(view: &NodeView) -> String {
         format!("CfgTRES={}", spec.tres(spec.cpus, spec.memory_mb, &all, &billing)),
         format!("AllocTRES={}", view.tres_used()),
         "CurrentWatts=0 AveWatts=0".to_owned(),
+        String::new(),
     ];
+    if layout.details {
+        let gres = lines.iter().position(|l| l.starts_with("Gres=")).map_or(0, |at| at + 1);
+        let details = ["GresDrain=N/A".to_owned(), format!("GresUsed={}", view.gres_used())];
+        lines.splice(gres..gres, details);
+    }
     if let Some(reason) = &view.reason {
         lines.push(format!("Reason={} [{}@{}]", reason.text, reason.user, time(reason.changed_at)));
     }
