@@ -33,14 +33,24 @@ pub enum Toolchain {
 
 /// Builds every policy under `workspace/policies` to `workspace/target/policies/NAME.wasm`; returns these files.
 pub async fn build_policies(workspace: &Path) -> Result<Vec<PathBuf>> {
+    let out = cache::make(&workspace.join("target/policies"))?;
+    let toolchain = Toolchain::find(&out).await?;
+    build_policies_with(workspace, &toolchain).await
+}
+
+/// The same with a given toolchain.
+pub async fn build_policies_with(workspace: &Path, toolchain: &Toolchain) -> Result<Vec<PathBuf>> {
     let packages = packages(workspace).await?;
     if packages.is_empty() {
         return Err(Error::Unknown(format!("no policies in {}", workspace.join("policies").display())));
     }
     let out = cache::make(&workspace.join("target/policies"))?;
     let log = out.join("build.log");
-    let toolchain = toolchain(&log).await?;
-    let build = out.join("build");
+    // Each compiler builds in a folder of its own, or it would throw away what the other built.
+    let build = out.join(match toolchain {
+        Toolchain::Rustup => "build",
+        Toolchain::Debian { .. } => "build-debian",
+    });
     let build_text = build.to_string_lossy();
     let mut argv =
         vec!["cargo", "build", "--profile", PROFILE, "--target", TARGET, "--target-dir", &build_text];
@@ -49,8 +59,10 @@ pub async fn build_policies(workspace: &Path) -> Result<Vec<PathBuf>> {
     }
     let (rustc, linker);
     let mut env = Vec::new();
-    match &toolchain {
-        Toolchain::Rustup => say("building policies with rustup's toolchain"),
+    match toolchain {
+        Toolchain::Rustup => {
+            say("building policies with rustup's toolchain (log: target/policies/build.log)")
+        }
         Toolchain::Debian { rustc: debian, linker: lld } => {
             say("building policies with Debian's rustc-web, standard library included");
             (rustc, linker) = (debian.to_string_lossy(), lld.to_string_lossy());
@@ -73,49 +85,53 @@ pub async fn build_policies(workspace: &Path) -> Result<Vec<PathBuf>> {
     Ok(modules)
 }
 
-/// Finds, and where needed fetches, what compiles guests.
-async fn toolchain(log: &Path) -> Result<Toolchain> {
-    let folder = log.parent().unwrap_or(Path::new("."));
-    let libraries = ask(&["rustc", "--print", "target-libdir", "--target", TARGET]).await?;
-    if Path::new(&libraries).is_dir() {
-        return Ok(Toolchain::Rustup);
-    }
-    if command::exists("rustup") {
-        say(&format!("asking rustup for {TARGET}"));
-        let added = command::logged(&["rustup", "target", "add", TARGET], folder, &[], log, ASK_LIMIT).await;
-        match added {
-            Ok(()) => return Ok(Toolchain::Rustup),
-            Err(error) => say(&format!("rustup cannot add it ({error}); using Debian's packages")),
+impl Toolchain {
+    /// Finds, and where needed fetches, what compiles guests. Logs go to the folder.
+    async fn find(folder: &Path) -> Result<Self> {
+        let log = &folder.join("toolchain.log");
+        let libraries = ask(&["rustc", "--print", "target-libdir", "--target", TARGET]).await?;
+        if Path::new(&libraries).is_dir() {
+            return Ok(Self::Rustup);
         }
+        if command::exists("rustup") {
+            say(&format!("asking rustup for {TARGET}"));
+            let added =
+                command::logged(&["rustup", "target", "add", TARGET], folder, &[], log, ASK_LIMIT).await;
+            match added {
+                Ok(()) => return Ok(Self::Rustup),
+                Err(error) => say(&format!("rustup cannot add it ({error}); using Debian's packages")),
+            }
+        }
+        Self::debian(folder).await
     }
-    debian(folder, log).await
-}
 
-/// Debian's compiler, installed if it is not there, with the linker of the toolchain in use.
-async fn debian(folder: &Path, log: &Path) -> Result<Toolchain> {
-    let rustc = PathBuf::from("/usr/bin/rustc");
-    let whole = rustc.is_file()
-        && ask(&["/usr/bin/rustc", "--print", "sysroot"])
-            .await
-            .is_ok_and(|root| Path::new(&root).join("lib/rustlib/src/rust/library/std/Cargo.toml").is_file());
-    if !whole {
-        if !command::exists("apt-get") || !rustix::process::geteuid().is_root() {
-            return Err(Error::Unsupported(format!(
-                "neither {TARGET} nor Debian's rustc-web and rust-web-src, and no way to install them"
-            )));
+    /// Debian's compiler, installed if it is not there, with the linker of the toolchain in use.
+    pub async fn debian(folder: &Path) -> Result<Self> {
+        let log = &folder.join("toolchain.log");
+        let rustc = PathBuf::from("/usr/bin/rustc");
+        let whole = rustc.is_file()
+            && ask(&["/usr/bin/rustc", "--print", "sysroot"]).await.is_ok_and(|root| {
+                Path::new(&root).join("lib/rustlib/src/rust/library/std/Cargo.toml").is_file()
+            });
+        if !whole {
+            if !command::exists("apt-get") || !rustix::process::geteuid().is_root() {
+                return Err(Error::Unsupported(format!(
+                    "neither {TARGET} nor Debian's rustc-web and rust-web-src, and no way to install them"
+                )));
+            }
+            say("installing Debian's rustc-web and rust-web-src");
+            let env = [("DEBIAN_FRONTEND", "noninteractive")];
+            command::logged(&["apt-get", "update", "-q"], folder, &env, log, BUILD_LIMIT).await?;
+            let install =
+                ["apt-get", "install", "-y", "-q", "--no-install-recommends", "rustc-web", "rust-web-src"];
+            command::logged(&install, folder, &env, log, BUILD_LIMIT).await?;
         }
-        say("installing Debian's rustc-web and rust-web-src");
-        let env = [("DEBIAN_FRONTEND", "noninteractive")];
-        command::logged(&["apt-get", "update", "-q"], folder, &env, log, BUILD_LIMIT).await?;
-        let install =
-            ["apt-get", "install", "-y", "-q", "--no-install-recommends", "rustc-web", "rust-web-src"];
-        command::logged(&install, folder, &env, log, BUILD_LIMIT).await?;
+        let root = ask(&["rustc", "--print", "sysroot"]).await?;
+        let host = ask(&["rustc", "--print", "host-tuple"]).await?;
+        let own = Path::new(&root).join("lib/rustlib").join(host).join("bin/rust-lld");
+        let linker = if own.is_file() { own } else { PathBuf::from("wasm-ld") };
+        Ok(Self::Debian { rustc, linker })
     }
-    let root = ask(&["rustc", "--print", "sysroot"]).await?;
-    let host = ask(&["rustc", "--print", "host-tuple"]).await?;
-    let own = Path::new(&root).join("lib/rustlib").join(host).join("bin/rust-lld");
-    let linker = if own.is_file() { own } else { PathBuf::from("wasm-ld") };
-    Ok(Toolchain::Debian { rustc, linker })
 }
 
 /// Names of the packages under `policies/` that make a module.
