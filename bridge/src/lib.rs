@@ -1,6 +1,7 @@
 //! Moves GPU nodes between Slurm and Kubernetes without ever letting both start work on one node: the daemon and its
 //! command line. The rules live in `gpu-bridge-core`; here is the shell around them.
 
+pub mod config;
 pub mod kubernetes;
 pub mod ledger;
 pub mod slurm;

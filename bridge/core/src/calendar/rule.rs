@@ -46,7 +46,11 @@ impl Rule {
 
     /// The next interval to start after `t`.
     pub(super) fn starting_after(&self, t: Timestamp) -> Option<Interval> {
-        let interval = self.interval(self.start_after(self.zone.latest_wall(t))?)?;
+        let wall = self.start_after(self.zone.latest_wall(t))?;
+        let interval = self.interval(wall)?;
+        if self.zone.wall_clock(interval.start) == wall {
+            return Some(interval);
+        }
         // Several starts inside one gap are one instant: the last of them is the one that counts.
         self.started_by(interval.start)
     }
@@ -56,7 +60,7 @@ impl Rule {
         let wall = self.zone.latest_wall(t);
         let after = wall.checked_sub(self.duration).unwrap_or(DateTime::MIN);
         let first = self.start_after(after);
-        if first.is_none_or(|first| first > wall) {
+        if first.is_none_or(|first| first > wall) && self.zone.jumped_within(self.duration, t) {
             // Only an interval that lay wholly in a gap can still run: it ends later than its wall clock says.
             if let Some(last) = self.started_by(t).filter(|last| last.end > t) {
                 return Some(last.end);
@@ -65,7 +69,7 @@ impl Rule {
         Some(self.interval(first?)?.end)
     }
 
-    /// All starts, so also an interval that runs at `from`, in order of start, each instant once.
+    /// All intervals, so also one that runs at `from`, in order of start, each instant once.
     pub(super) fn from(&self, from: Timestamp) -> impl Iterator<Item = Interval> {
         let first = self.started_by(from).filter(|running| running.end > from);
         std::iter::successors(first.or_else(|| self.starting_after(from)), |last| {

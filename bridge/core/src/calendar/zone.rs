@@ -68,6 +68,12 @@ impl Zone {
         }
     }
 
+    /// Whether the offset at `t` is another than it was `duration` before.
+    pub(super) fn jumped_within(&self, duration: SignedDuration, t: Timestamp) -> bool {
+        let before = t.saturating_sub(duration).unwrap_or(t);
+        self.tz.to_offset(before) != self.tz.to_offset(t)
+    }
+
     /// The last change of the offset at or before `t`.
     fn last_jump_until(&self, t: Timestamp) -> Option<Timestamp> {
         let just_after = t.checked_add(SignedDuration::from_nanos(1)).ok()?;

@@ -1,0 +1,222 @@
+//! `[daemon]`, `[slurm]` and `[kubernetes]`: how the daemon itself runs and how it reaches the two schedulers. Decides
+//! defaults and bounds; opens no connection.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::problem::Code;
+use super::reader::{Table, Value};
+
+/// `[daemon]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Daemon {
+    /// `state_dir`: ledger and store. Default `/var/lib/gpu-bridge`.
+    pub state_dir: PathBuf,
+    /// `socket`: where the CLI reaches the daemon. Default `/run/gpu-bridge/gpu-bridge.sock`.
+    pub socket: PathBuf,
+    /// `tick`: time between two looks, 100 ms to 60 s. Default 2 s.
+    pub tick: Duration,
+    /// `log`: a filter such as `info` or `info,gpu_bridge::slurm=debug`. Default `info`.
+    pub log: String,
+}
+
+/// How slurmrestd is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SlurmEndpoint {
+    /// `http://host:port`, with a token.
+    Http(String),
+    /// `unix:/path`, where slurmrestd takes the daemon's uid for its word.
+    Unix(PathBuf),
+}
+
+/// `[slurm]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slurm {
+    /// `url`.
+    pub endpoint: SlurmEndpoint,
+    /// `api_version`, such as `v0.0.42`; `None`: ask the server.
+    pub api_version: Option<String>,
+    /// `user`: whose name requests carry. Default `root`.
+    pub user: String,
+    /// `token_file`: a JWT. A must with `http://`.
+    pub token_file: Option<PathBuf>,
+    /// `scontrol`: the command and its first arguments. Default `["scontrol"]`.
+    pub scontrol: Vec<String>,
+    /// `timeout` of one request or command, 100 ms to 5 min. Default 30 s (slurmrestd itself gives up on slurmctld
+    /// after 20 s).
+    pub timeout: Duration,
+}
+
+/// `[kubernetes]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kubernetes {
+    /// `kubeconfig`.
+    pub kubeconfig: PathBuf,
+    /// `context` of the kubeconfig; `None`: its current one.
+    pub context: Option<String>,
+    /// `timeout` of one request, 100 ms to 5 min. Default 10 s.
+    pub timeout: Duration,
+    /// `trusted_namespaces`: whose pods may tolerate our taints (canaries, device plugins). Default
+    /// `["kube-system", "gpu-bridge"]`.
+    pub trusted_namespaces: Vec<String>,
+    /// `gpu_resources`: prefixes of resource names that are GPUs. Default `["nvidia.com/", "amd.com/gpu"]`.
+    pub gpu_resources: Vec<String>,
+    /// `user`: the daemon's user name as the API server sees it; the guards let only it write our marks. Default
+    /// `system:serviceaccount:gpu-bridge:gpu-bridge`.
+    pub user: String,
+}
+
+const REQUEST_TIMEOUTS: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_mins(5);
+
+pub(super) fn daemon(root: &Table<'_>) -> Option<Daemon> {
+    let Some(value) = root.get("daemon") else {
+        return Some(Daemon {
+            state_dir: "/var/lib/gpu-bridge".into(),
+            socket: "/run/gpu-bridge/gpu-bridge.sock".into(),
+            tick: Duration::from_secs(2),
+            log: "info".to_owned(),
+        });
+    };
+    let table = value.table()?;
+    let state_dir = or(table.get("state_dir"), Value::path, || "/var/lib/gpu-bridge".into());
+    let socket = or(table.get("socket"), socket_path, || "/run/gpu-bridge/gpu-bridge.sock".into());
+    let ticks = Duration::from_millis(100)..=Duration::from_mins(1);
+    let tick = or(table.get("tick"), |value| value.span(ticks), || Duration::from_secs(2));
+    let log = or(table.get("log"), log_filter, || "info".to_owned());
+    table.finish();
+    Some(Daemon { state_dir: state_dir?, socket: socket?, tick: tick?, log: log? })
+}
+
+pub(super) fn slurm(root: &Table<'_>) -> Option<Slurm> {
+    let table = root.need("slurm", "a [slurm] table")?.table()?;
+    let endpoint = table
+        .need("url", "\"http://HOST:PORT\" or \"unix:/PATH\" of slurmrestd")
+        .and_then(|value| endpoint(&value));
+    let api_version = or(table.get("api_version"), |value| api_version(value).map(Some), || None);
+    let user = or(table.get("user"), owned, || "root".to_owned());
+    let token = table.get("token_file");
+    if token.is_none() && matches!(endpoint, Some(SlurmEndpoint::Http(_))) {
+        let advice = "set token_file to a file that holds a JWT of SlurmUser or an Administrator";
+        table.problem(Code::MissingKey, "token_file", "nothing", "a path, since url is http://", advice);
+    }
+    let token_file = or(token, |value| value.readable().map(Some), || None);
+    let scontrol = or(table.get("scontrol"), command, || vec!["scontrol".to_owned()]);
+    let timeout = or(table.get("timeout"), |value| value.span(REQUEST_TIMEOUTS), || Duration::from_secs(30));
+    table.finish();
+    Some(Slurm {
+        endpoint: endpoint?,
+        api_version: api_version?,
+        user: user?,
+        token_file: token_file?,
+        scontrol: scontrol?,
+        timeout: timeout?,
+    })
+}
+
+pub(super) fn kubernetes(root: &Table<'_>) -> Option<Kubernetes> {
+    let table = root.need("kubernetes", "a [kubernetes] table")?.table()?;
+    let kubeconfig = table.need("kubeconfig", "the path of a kubeconfig").and_then(|value| value.readable());
+    let context = or(table.get("context"), |value| owned(value).map(Some), || None);
+    let timeout = or(table.get("timeout"), |value| value.span(REQUEST_TIMEOUTS), || Duration::from_secs(10));
+    let trusted_namespaces = or(table.get("trusted_namespaces"), Value::texts, || {
+        vec!["kube-system".to_owned(), "gpu-bridge".to_owned()]
+    });
+    let gpu_resources = or(table.get("gpu_resources"), resources, || {
+        vec!["nvidia.com/".to_owned(), "amd.com/gpu".to_owned()]
+    });
+    let user = or(table.get("user"), owned, || "system:serviceaccount:gpu-bridge:gpu-bridge".to_owned());
+    table.finish();
+    Some(Kubernetes {
+        kubeconfig: kubeconfig?,
+        context: context?,
+        timeout: timeout?,
+        trusted_namespaces: trusted_namespaces?,
+        gpu_resources: gpu_resources?,
+        user: user?,
+    })
+}
+
+/// The value as read, or the default if the key is not there. `None` if it is there and wrong.
+pub(super) fn or<'a, T>(
+    value: Option<Value<'a>>,
+    read: impl FnOnce(&Value<'a>) -> Option<T>,
+    default: impl FnOnce() -> T,
+) -> Option<T> {
+    match value {
+        Some(value) => read(&value),
+        None => Some(default()),
+    }
+}
+
+pub(super) fn owned(value: &Value<'_>) -> Option<String> {
+    value.text().map(str::to_owned)
+}
+
+/// A Unix socket's path has room for 107 bytes.
+fn socket_path(value: &Value<'_>) -> Option<PathBuf> {
+    let path = value.path()?;
+    if path.as_os_str().len() > 107 {
+        return value.wrong("a path of at most 107 bytes", "use a shorter path, such as one in /run");
+    }
+    Some(path)
+}
+
+fn log_filter(value: &Value<'_>) -> Option<String> {
+    let text = value.text()?;
+    match text.parse::<tracing_subscriber::EnvFilter>() {
+        Ok(_) => Some(text.to_owned()),
+        Err(error) => {
+            value.wrong("a log filter", &format!("use error, warn, info, debug or trace ({error})"))
+        }
+    }
+}
+
+fn endpoint(value: &Value<'_>) -> Option<SlurmEndpoint> {
+    const EXPECTED: &str = "\"http://HOST:PORT\" or \"unix:/PATH\"";
+    let text = value.text()?;
+    if let Some(path) = text.strip_prefix("unix:") {
+        if path.starts_with('/') {
+            return Some(SlurmEndpoint::Unix(path.into()));
+        }
+        return value.wrong(EXPECTED, "use an absolute path after unix:");
+    }
+    if text.starts_with("https://") {
+        return value.wrong(EXPECTED, "slurmrestd speaks plain HTTP; let it listen on loopback or a socket");
+    }
+    let uri = text.parse::<http::Uri>().ok().filter(|uri| {
+        uri.scheme_str() == Some("http")
+            && uri.path() == "/"
+            && uri.query().is_none()
+            && uri.authority().is_some_and(|authority| !authority.as_str().contains('@'))
+    });
+    match uri {
+        Some(_) => Some(SlurmEndpoint::Http(text.trim_end_matches('/').to_owned())),
+        None => value.wrong(EXPECTED, "give scheme, host and port only"),
+    }
+}
+
+fn api_version(value: &Value<'_>) -> Option<String> {
+    let text = value.text()?;
+    let digits = text.strip_prefix("v0.0.").unwrap_or_default();
+    if digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(text.to_owned());
+    }
+    value.wrong("a version such as \"v0.0.42\"", "remove the key to let the server be asked")
+}
+
+fn command(value: &Value<'_>) -> Option<Vec<String>> {
+    let words = value.texts()?;
+    if words.is_empty() {
+        return value.wrong("a command and its arguments", "use [\"scontrol\"]");
+    }
+    Some(words)
+}
+
+fn resources(value: &Value<'_>) -> Option<Vec<String>> {
+    let prefixes = value.texts()?;
+    if prefixes.is_empty() {
+        return value.wrong("at least one prefix", "use [\"nvidia.com/\"]");
+    }
+    Some(prefixes)
+}
