@@ -329,16 +329,15 @@ impl Store {
     }
 }
 
+type SledRow = sled::Result<(sled::IVec, sled::IVec)>;
+
 struct Rows<'a, K, V> {
     inner: sled::Iter,
     table: &'a Table<K, V>,
 }
 
 impl<K: Key, V: Serialize + DeserializeOwned> Rows<'_, K, V> {
-    fn step(
-        &mut self,
-        step: fn(&mut sled::Iter) -> Option<sled::Result<(sled::IVec, sled::IVec)>>,
-    ) -> Option<Result<(K, V), Error>> {
+    fn step(&mut self, step: fn(&mut sled::Iter) -> Option<SledRow>) -> Option<Result<(K, V), Error>> {
         let row = guard(|| step(&mut self.inner).transpose()).transpose()?;
         Some(row.and_then(|(key, value)| self.table.row(&key, &value)))
     }

@@ -172,7 +172,9 @@ fn damage_anywhere_is_found_or_harmless() {
         let (mut store, _) = open(dir.path());
         for (seq, chunk) in (2..).zip(rows.chunks(20)) {
             let mut batch = Batch::new();
-            chunk.iter().for_each(|(key, value)| batch.put(&DECISIONS, key, value).unwrap());
+            for (key, value) in chunk {
+                batch.put(&DECISIONS, key, value).unwrap();
+            }
             store.apply(mark(seq), batch).unwrap();
         }
         store.flush().unwrap();
