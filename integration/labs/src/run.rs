@@ -276,7 +276,7 @@ fn folders(base: &Path) -> Result<Vec<(PathBuf, Record)>> {
         let path = entry.map_err(at(base))?.path();
         let file = path.join("lab.json");
         match std::fs::read(&file) {
-            // A folder whose record can't be read was made by a process that died in that moment, or by another version.
+            // Written by another version of this code: a person has to see what runs there, so the error names the file.
             Ok(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(record) => found.push((path, record)),
                 Err(error) => return Err(at(&file)(error.into())),

@@ -61,7 +61,7 @@ pub async fn build_policies_with(workspace: &Path, toolchain: &Toolchain) -> Res
     let mut env = Vec::new();
     match toolchain {
         Toolchain::Rustup => {
-            say("building policies with rustup's toolchain (log: target/policies/build.log)")
+            say("building policies with rustup's toolchain (log: target/policies/build.log)");
         }
         Toolchain::Debian { rustc: debian, linker: lld } => {
             say("building policies with Debian's rustc-web, standard library included");
