@@ -12,6 +12,8 @@ pub mod calendar;
 pub mod denied;
 pub mod event;
 pub mod facts;
+#[cfg(test)]
+mod fixtures;
 pub mod gate;
 pub mod handover;
 pub mod hostlist;

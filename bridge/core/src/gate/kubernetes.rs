@@ -136,3 +136,6 @@ pub fn pods(look: &NodeLook) -> impl Iterator<Item = &Pod> {
     });
     holders.chain(&look.others)
 }
+
+#[cfg(test)]
+mod tests;

@@ -234,7 +234,8 @@ fn foreign_reservation(
     now: Timestamp,
 ) -> Option<String> {
     let ours = reservation_handover(&reservation.name).is_some();
-    let in_the_way = now < reservation.end && due_back.is_none_or(|due_back| reservation.start < due_back);
+    let in_the_way = now < reservation.end
+        && (reservation.is_active(now) || due_back.is_none_or(|due_back| reservation.start < due_back));
     (in_the_way && !ours).then(|| format!("reservation {} from {}", reservation.name, reservation.start))
 }
 
@@ -247,3 +248,6 @@ pub fn jobs_on(index: &Index<'_>, name: &SlurmNodeName) -> JobsSeen {
         .map(|job| (job.id, job.start))
         .collect()
 }
+
+#[cfg(test)]
+mod tests;
