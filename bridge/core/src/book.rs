@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::denied::Denied;
 use crate::event::{Event, Found, ReleaseMode};
-use crate::handover::{self, Handover, Purpose, Requester, State};
+use crate::handover::{self, Handover, Looks, Purpose, Requester, State};
 use crate::ids::{Epoch, HandoverId, NodeName, PoolName};
 use crate::model::Domain;
 
@@ -170,6 +170,7 @@ impl Book {
                 handover.next(at, event).map(drop).map_err(|source| Error::Handover { id: *id, source })
             }
             Event::ReleaseStarted { node, .. } => self.may_release(node).map(drop),
+            Event::Released { node } => self.may_be_released(node),
             Event::Started { .. }
             | Event::Stopped
             | Event::IdsSeen { .. }
@@ -182,7 +183,6 @@ impl Book {
             | Event::Quarantined { .. }
             | Event::QuarantineEnded { .. }
             | Event::Imported { .. }
-            | Event::Released { .. }
             | Event::Note { .. } => Ok(()),
         }
     }
@@ -226,6 +226,7 @@ impl Book {
             }
             Event::ReleaseStarted { node, mode } => self.start_release(node, *mode)?,
             Event::Released { node } => {
+                self.may_be_released(node)?;
                 self.nodes.remove(node);
             }
         }
@@ -240,6 +241,9 @@ impl Book {
         let refuse = |why: &str| {
             Err(Error::CannotBegin { id: handover.id, node: handover.node.clone(), why: why.to_owned() })
         };
+        if handover.state != State::Planned || handover.looks != Looks::default() {
+            return refuse("it must begin at its beginning");
+        }
         if self.handovers.contains_key(&handover.id) {
             return refuse("the id was used before");
         }
@@ -330,6 +334,15 @@ impl Book {
             }),
             (Management::Unmanaged | Management::Adopting, _) => {
                 Err(Error::Node { node: node.clone(), why: "it is not managed".to_owned() })
+            }
+        }
+    }
+
+    fn may_be_released(&self, node: &NodeName) -> Result<(), Error> {
+        match self.record(node).management {
+            Management::Releasing { .. } => Ok(()),
+            Management::Unmanaged | Management::Adopting | Management::Managed { .. } => {
+                Err(Error::Node { node: node.clone(), why: "no release of it was begun".to_owned() })
             }
         }
     }

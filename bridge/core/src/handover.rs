@@ -427,6 +427,8 @@ impl Handover {
                     // They went before this look: the kubelet must renew its Lease after it.
                     next.last_holder_at = next.last_holder_at.max(Some(*look));
                     next.enter(State::KubernetesEmpty, at);
+                    // Two more are needed, after NoExecute: this one does not count.
+                    next.busy_at(*look);
                 }
                 State::Planned
                 | State::Reserved
@@ -522,15 +524,17 @@ impl Handover {
         }
         match self.state {
             State::Draining | State::RollingBack | State::Evicting | State::Closing => {
-                self.looks = Looks::default();
+                self.busy_at(look);
                 Ok(())
             }
             State::SlurmEmpty | State::Canary => {
                 self.enter(State::Draining, at);
+                self.busy_at(look);
                 Ok(())
             }
             State::KubernetesEmpty => {
                 self.enter(State::Evicting, at);
+                self.busy_at(look);
                 Ok(())
             }
             State::Planned
@@ -540,6 +544,11 @@ impl Handover {
             | State::Open
             | State::RolledBack => Err(self.illegal(event)),
         }
+    }
+
+    /// Starts the count again; looks older than this one prove nothing any more.
+    fn busy_at(&mut self, look: Timestamp) {
+        self.looks = Looks { count: 0, last: self.looks.last.max(Some(look)) };
     }
 
     fn count_look(&mut self, look: Timestamp) -> Result<(), Denied> {
@@ -565,7 +574,7 @@ impl Handover {
             | State::KubernetesEmpty
             | State::Open
             | State::RollingBack
-            | State::RolledBack => self.looks = Looks::default(),
+            | State::RolledBack => self.looks.count = 0,
         }
         self.state = state;
         self.since = at;

@@ -84,10 +84,10 @@ impl fmt::Display for JobId {
 pub struct HandoverId(pub u64);
 
 impl HandoverId {
-    /// The one after this.
+    /// The one after this. The last one has none: it stays, and is refused as used.
     #[must_use]
     pub fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
     }
 }
 

@@ -23,6 +23,8 @@ pub mod mark;
 pub mod model;
 pub mod planner;
 pub mod release;
+#[cfg(test)]
+mod rule_tests;
 pub mod safety;
 pub mod step;
 pub mod view;

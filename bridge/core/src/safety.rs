@@ -195,7 +195,12 @@ pub fn violation(view: &View<'_>) -> Option<String> {
     if view.record.owner().is_none() || releasing(view) || adopting(view) {
         return None;
     }
-    (view.slurm == Gate::Open && view.kubernetes == Gate::Open).then(|| {
+    // Whoever drained it: a drained node starts nothing, so a person's DRAIN in place of ours is no open gate.
+    let drained = match gate::slurm::find(&view.facts.slurm, &view.node.slurm) {
+        Ok((_, node)) => gate::slurm::drain_of(node) != gate::slurm::Drain::None,
+        Err(_) => false,
+    };
+    (view.slurm == Gate::Open && !drained && view.kubernetes == Gate::Open).then(|| {
         "both gates were seen open: the Slurm and the Kubernetes scheduler may start work on it".to_owned()
     })
 }

@@ -116,19 +116,18 @@ fn jobs_seen(view: &View<'_>, handover: &Handover) -> Option<Event> {
 /// The deadline's verdict, by the rule of the pool that the node leaves.
 fn overdue(view: &View<'_>, handover: &Handover) -> Option<Event> {
     match handover.state {
-        State::Draining
+        // Planned and Reserved too: a daemon that was away past the deadline can't reserve for a time that is over.
+        State::Planned
+        | State::Reserved
+        | State::Draining
         | State::SlurmEmpty
         | State::Canary
         | State::Closing
         | State::Evicting
         | State::KubernetesEmpty => {}
-        State::Planned
-        | State::Reserved
-        | State::Releasing
-        | State::Returning
-        | State::Open
-        | State::RollingBack
-        | State::RolledBack => return None,
+        State::Releasing | State::Returning | State::Open | State::RollingBack | State::RolledBack => {
+            return None;
+        }
     }
     if view.now < handover.deadline {
         return None;

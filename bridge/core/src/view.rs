@@ -130,6 +130,20 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Would a LIST help that [`needs_look`] did not ask for? Marks of ours that no handover explains (an effect that came
+    /// late) stand on the owner's own side, and take them off we may only after a look at the other one.
+    pub fn lacks_look(&self) -> bool {
+        let stray = match self.slurm {
+            Gate::Weakened { .. } => true,
+            Gate::Open | Gate::Closed | Gate::Unknown { .. } => false,
+        };
+        stray
+            && self.handover.is_none()
+            && self.record.quarantine.is_none()
+            && self.record.owner() == Some(Domain::Slurm)
+            && self.look.value().is_none()
+    }
+
     /// The pool that the node serves, or its home.
     pub fn pool(&self) -> Option<&'a Pool> {
         let name = self.record.placement.as_ref().map_or(&self.node.home, |placement| &placement.pool);

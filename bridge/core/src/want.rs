@@ -12,7 +12,7 @@ use crate::book::{Management, Record};
 use crate::event::Action;
 use crate::facts::kubernetes::{self, Effect, Eviction, Marks, Node as KubeNode, Pod, Taint};
 use crate::facts::slurm::{self, ReservationSpec, RunningJobs};
-use crate::gate::{self, Emptiness, Gate, slurm::Drain};
+use crate::gate::{self, Gate, slurm::Drain};
 use crate::handover::{Handover, Purpose, State};
 use crate::ids::HandoverId;
 use crate::mark::{self, DrainReason, HandoverAnnotation, TAINT_DRAINING, TAINT_SLURM};
@@ -66,7 +66,7 @@ pub fn wants(record: &Record, handover: Option<&Handover>) -> (SlurmWant, Kubern
         Management::Managed { owner: Domain::Slurm } => (SlurmWant::Open, KubernetesWant::Sealed),
         Management::Managed { owner: Domain::Kubernetes } => (SlurmWant::Sealed, KubernetesWant::Open),
     };
-    if record.quarantine.is_some() {
+    if record.quarantine.is_some() && record.management != Management::Unmanaged {
         // Close what can be closed without harm: Slurm keeps its marks or gets them, and no pod is evicted.
         let slurm = match record.slurm_closed_by {
             Some(_) => SlurmWant::Draining,
@@ -151,9 +151,11 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
         }
         SlurmWant::Sealed => {
             let Some(id) = closer(view) else { return Vec::new() };
-            let jobs = match view.slurm_emptiness {
-                Emptiness::Busy { .. } => RunningJobs::Ignore,
-                Emptiness::Empty | Emptiness::Unknown { .. } => RunningJobs::None,
+            // Only jobs: other reasons for not being empty (a reservation of next month) need no flag.
+            let jobs = if gate::slurm::jobs_on(view.index, &view.node.slurm).is_empty() {
+                RunningJobs::None
+            } else {
+                RunningJobs::Ignore
             };
             let spec = spec(view, id, view.now, far_end(view), jobs);
             reserve(view, facts, spec).into_iter().chain(drain(view, node, id)).collect()
