@@ -257,9 +257,7 @@ impl Cluster {
         let selector = Selector::parse(request.query("fieldSelector"), request.query("labelSelector"))?;
         let bookmarks = request.is("allowWatchBookmarks");
         let namespace = namespace.map(str::to_owned);
-        if let Err(gone) = self.changes_after(after) {
-            return Err(gone);
-        }
+        drop(self.changes_after(after)?);
         Ok(Answer::Watch(WatchQuery { resource, namespace, selector, after, initial, bookmarks, timeout_s }))
     }
 
@@ -288,9 +286,9 @@ impl Cluster {
             return Err(Failure::new(409, "AlreadyExists", message));
         }
         if resource == Resource::Pods {
-            self.insert_pod(&id, object)
+            self.insert_pod(&id, object);
         } else {
-            self.insert(&id, object)
+            self.insert(&id, object);
         }
         self.found(&id, 201)
     }
@@ -489,9 +487,9 @@ fn merged(target: &Value, patch: &Value) -> Value {
 }
 
 fn target<'a>(group: &str, version: &str, rest: &[&'a str]) -> Option<Target<'a>> {
-    let collection = |plural: &str, namespace| {
+    let collection = |plural: &str, namespace: Option<&'a str>| {
         let resource = Resource::find(group, version, plural)?;
-        (resource.info().namespaced || namespace == None)
+        (resource.info().namespaced || namespace.is_none())
             .then_some(Target::Collection { resource, namespace })
     };
     let object = |plural: &str, namespace: &str, name: &str, subresource| {

@@ -305,7 +305,7 @@ fn watch_body(shared: Arc<Shared>, query: WatchQuery) -> Body {
 impl Watching {
     fn next_lines(&mut self) -> String {
         let cluster = self.shared.cluster();
-        let events = match cluster.watch_events(&self.query) {
+        let mut events = match cluster.watch_events(&self.query) {
             Ok((events, version)) => {
                 self.query.after = version;
                 self.query.initial = false;
@@ -319,10 +319,14 @@ impl Watching {
                 }
             }
         };
-        let mut lines: String = events.iter().map(|event| format!("{event}\n")).collect();
         if self.query.bookmarks && Instant::now() >= self.bookmark_at {
             self.bookmark_at = Instant::now() + BOOKMARK_EVERY;
-            lines += &format!("{}\n", cluster.bookmark(self.query.resource));
+            events.push(cluster.bookmark(self.query.resource));
+        }
+        let mut lines = String::new();
+        for event in events {
+            lines += &event.to_string();
+            lines.push('\n');
         }
         lines
     }

@@ -1,5 +1,7 @@
 //! A real kube client against the server.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

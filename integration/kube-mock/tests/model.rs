@@ -1,5 +1,7 @@
 //! The model in virtual time: what happens by itself, and what the API answers.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -263,9 +265,9 @@ fn writes_with_a_stale_version_are_refused_and_foreign_fields_survive_fresh_ones
     let path = "/api/v1/nodes/a";
     let (_, node) = call(&mut cluster, "GET", path, &json!({}));
     let version = node["metadata"]["resourceVersion"].clone();
-    let patch = |version: &Value| json!({"metadata": {"resourceVersion": version, "labels": {"x": "y"}}});
-    assert_eq!(call(&mut cluster, "PATCH", path, &patch(&version)).0, 200);
-    assert_eq!(call(&mut cluster, "PATCH", path, &patch(&version)).0, 409);
+    let labelled = |version: &Value| json!({"metadata": {"resourceVersion": version, "labels": {"x": "y"}}});
+    assert_eq!(call(&mut cluster, "PATCH", path, &labelled(&version)).0, 200);
+    assert_eq!(call(&mut cluster, "PATCH", path, &labelled(&version)).0, 409);
     let (_, node) = call(&mut cluster, "GET", path, &json!({}));
     assert_eq!(node["metadata"]["labels"], json!({"x": "y", "kubernetes.io/hostname": "a"}));
     // Status and spec are written apart.

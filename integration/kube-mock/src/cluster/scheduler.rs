@@ -25,23 +25,20 @@ impl Cluster {
         for id in waiting {
             let Some(pod) = self.objects.get(&id) else { continue };
             let uid = text(pod, "/metadata/uid").to_owned();
-            match self.choose(pod) {
-                Some(node) => {
-                    self.decided.insert(uid.clone(), node.clone());
-                    let delay = self.settings.bind_delay;
-                    if delay.is_zero() {
-                        self.bind_decided(&id, &uid, &node);
-                    } else {
-                        self.later(delay, Task::Bind { pod: id, uid, node });
-                    }
-                }
-                None => {
-                    let now = self.now;
-                    let message = format!("0/{} nodes are available.", self.all(Resource::Nodes).count());
-                    self.change(&id, |pod| {
-                        set_condition(pod, "PodScheduled", "False", "Unschedulable", &message, now);
-                    });
-                }
+            let Some(node) = self.choose(pod) else {
+                let now = self.now;
+                let message = format!("0/{} nodes are available.", self.all(Resource::Nodes).count());
+                self.change(&id, |pod| {
+                    set_condition(pod, "PodScheduled", "False", "Unschedulable", &message, now);
+                });
+                continue;
+            };
+            self.decided.insert(uid.clone(), node.clone());
+            let delay = self.settings.bind_delay;
+            if delay.is_zero() {
+                self.bind_decided(&id, &uid, &node);
+            } else {
+                self.later(delay, Task::Bind { pod: id, uid, node });
             }
         }
     }
