@@ -1,15 +1,17 @@
 //! Real Slurm on one machine: slurmctld, slurmd with fake GPUs, slurmrestd, each lab in namespaces of its own.
 //!
-//! [`Lab`] starts and drives it; `root` makes the root filesystem of a release, `conf` writes the configuration, `daemons`
+//! [`Lab`] starts and drives it; `namespace` makes what it runs in, `root` makes the root filesystem of a release, `conf` writes the configuration, `daemons`
 //! knows how each daemon is started and signalled.
 
 mod conf;
 mod daemons;
 mod lab;
+mod namespace;
 mod root;
 
 pub use daemons::Daemon;
-pub use lab::{Lab, unsupported};
+pub use lab::Lab;
+pub use namespace::unsupported;
 pub use root::prepare;
 
 /// A Slurm release that a Debian suite carries.
