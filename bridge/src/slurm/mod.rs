@@ -1,9 +1,27 @@
 //! The Slurm port: one look, one write at a time, in the words of [`gpu_bridge_core::facts::slurm`]. REST versions and
 //! JSON shapes never leave this module; it decides nothing.
 
+mod error;
+mod gres;
+mod hostlist;
+mod http;
+mod jobs;
+mod plan;
+pub mod rest;
+pub mod scontrol;
+mod shape;
+mod token;
+mod version;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
 use async_trait::async_trait;
 use gpu_bridge_core::facts::slurm::{Action, Slurm as SlurmFacts};
 use gpu_bridge_core::ids::JobId;
+
+pub use self::error::{Certainty, Error};
+pub use self::rest::{Client, connect};
 
 /// A Slurm cluster, real or simulated.
 #[async_trait]
@@ -12,17 +30,40 @@ pub trait Slurm: Send + Sync {
     /// them out while their epilog runs; those that still exist are in the answer's `jobs` whatever their state.
     async fn look(&self, watched: &[JobId]) -> Result<SlurmFacts, Error>;
 
-    /// Carries out one write and reads it back. `Ok` means seen done.
+    /// Carries out one write and reads it back. `Ok` means seen done; what an error means for the write is
+    /// [`Error::certainty`].
     async fn act(&self, action: &Action) -> Result<(), Error>;
 }
 
-/// Why a look or a write did not come off.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// No answer in time, or none that can be believed: a write may or may not have taken effect.
-    #[error("slurm did not answer: {why}")]
-    Unanswered {
-        /// What happened.
-        why: String,
-    },
+/// How to reach a real cluster.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `http://HOST:PORT`, or `unix:///PATH` for a slurmrestd with rest_auth/local.
+    pub url: String,
+    /// The user that the token is for: root, SlurmUser, or one with AdminLevel=Administrator.
+    pub user: String,
+    /// A file with the JWT, read again when it changes. Needed for `http://`.
+    pub token_file: Option<PathBuf>,
+    /// The REST version, such as `v0.0.42`; `None` takes the newest that both sides know.
+    pub api_version: Option<String>,
+    /// The command line that scontrol's arguments are appended to; never passed to a shell.
+    pub scontrol: Vec<String>,
+    /// Deadline of each request and each run of scontrol. slurmrestd itself waits 20 s for a slurmctld that is away.
+    pub timeout: Duration,
+    /// The largest answer that is read, in bytes.
+    pub max_response_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            url: "http://127.0.0.1:6820".to_owned(),
+            user: "slurm".to_owned(),
+            token_file: None,
+            api_version: None,
+            scontrol: vec!["scontrol".to_owned()],
+            timeout: Duration::from_secs(30),
+            max_response_bytes: 64 * 1024 * 1024,
+        }
+    }
 }

@@ -21,6 +21,9 @@ pub struct Slurm {
     pub partitions: BTreeMap<String, Partition>,
     /// The highest job id Slurm has shown in this look, finished jobs included; for noticing that its time ran backwards.
     pub highest_job_id: Option<JobId>,
+    /// Pending jobs that are not in `jobs`, because their number is beyond what one look reads.
+    #[serde(default)]
+    pub pending_unread: u32,
 }
 
 /// A look, ordered by node: built once per tick, so that judging each node does not walk through every job and

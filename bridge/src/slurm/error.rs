@@ -1,0 +1,230 @@
+//! Why a look or a write did not come off, and whether a write can have taken effect all the same.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::scontrol;
+
+/// Whether a write that ended in an error may have changed something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Certainty {
+    /// Nothing was changed.
+    NotApplied,
+    /// It may or may not have taken effect: look before the next step.
+    MayHaveApplied,
+}
+
+/// Why a look or a write did not come off. `asked` is the request, such as `GET /slurm/v0.0.42/nodes/`.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No answer in time, or none that can be believed: a write may or may not have taken effect.
+    #[error("slurm did not answer: {why}")]
+    Unanswered {
+        /// What happened.
+        why: String,
+    },
+    /// The options make no sense.
+    #[error("the slurm options cannot be used: {0}")]
+    Options(String),
+    /// The token file gives no token.
+    #[error(
+        "token file {}: {why}; `scontrol token username=USER lifespan=SECONDS` makes one",
+        path.display()
+    )]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// slurmrestd could not be connected to.
+    #[error("{asked}: cannot connect to slurmrestd at {at} ({why}); is it running, and is this its address?")]
+    Unreachable {
+        /// The request.
+        asked: String,
+        /// Address or socket.
+        at: String,
+        /// What the system said.
+        why: String,
+    },
+    /// The answer is larger than the configured limit.
+    #[error(
+        "{asked}: the answer is larger than {limit} bytes; raise max_response_bytes if the cluster is that large"
+    )]
+    TooLarge {
+        /// The request.
+        asked: String,
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// The answer is not what slurmrestd writes: HTML of a proxy, JSON cut off.
+    #[error("{asked}: HTTP {status}, expected JSON of slurmrestd, found {found}; is a proxy in between?")]
+    NotJson {
+        /// The request.
+        asked: String,
+        /// HTTP status.
+        status: u16,
+        /// The start of the body, and the parser's word on it.
+        found: String,
+    },
+    /// A part of the answer is missing or has an unknown form.
+    #[error("{asked}: found {found}, expected {expected}")]
+    Unreadable {
+        /// The request.
+        asked: String,
+        /// What was found.
+        found: String,
+        /// What should have been there.
+        expected: String,
+    },
+    /// The token was not accepted: expired, of another cluster, or for another user.
+    #[error(
+        "{asked}: HTTP {status}, slurm does not accept the token ({said}); it may have expired: renew it"
+    )]
+    Credentials {
+        /// The request.
+        asked: String,
+        /// HTTP status.
+        status: u16,
+        /// Slurm's words.
+        said: String,
+    },
+    /// The user may not do this.
+    #[error(
+        "{asked}: slurm refuses this to user {user} ({said}); it needs SlurmUser, root or AdminLevel=Administrator"
+    )]
+    Forbidden {
+        /// The request.
+        asked: String,
+        /// The user whose token it is.
+        user: String,
+        /// Slurm's words.
+        said: String,
+    },
+    /// slurmrestd runs, but cannot reach slurmctld.
+    #[error("{asked}: HTTP {status}, slurmrestd cannot reach slurmctld ({said}); see `scontrol ping`")]
+    ControllerAway {
+        /// The request.
+        asked: String,
+        /// HTTP status.
+        status: u16,
+        /// Slurm's words.
+        said: String,
+    },
+    /// slurmrestd does not know the URL.
+    #[error(
+        "{asked}: HTTP 404, slurmrestd does not serve this URL; was it upgraded, or started with other plugins?"
+    )]
+    NoSuchUrl {
+        /// The request.
+        asked: String,
+    },
+    /// slurmrestd serves no API version that we know.
+    #[error("slurmrestd at {at} serves none of {known}; `slurmrestd -d list` tells what it serves")]
+    NoVersion {
+        /// Address or socket.
+        at: String,
+        /// The versions that were asked for.
+        known: String,
+    },
+    /// Any other error that Slurm answered with.
+    #[error("{asked}: HTTP {status}, slurm error {number}: {said}")]
+    Refused {
+        /// The request.
+        asked: String,
+        /// HTTP status; 200 too can carry an error.
+        status: u16,
+        /// Slurm's error number; 0 where it gave none.
+        number: i64,
+        /// Slurm's words.
+        said: String,
+    },
+    /// A command did not do what was asked.
+    #[error(transparent)]
+    Scontrol(#[from] scontrol::Error),
+    /// Slurm does not list the node.
+    #[error("slurm does not list node {node}; was it removed from slurm.conf?")]
+    UnknownNode {
+        /// Its name.
+        node: String,
+    },
+    /// A name that would mean something else in a request.
+    #[error("{name:?} cannot be used as {what}")]
+    BadName {
+        /// The name.
+        name: String,
+        /// What it was to be.
+        what: &'static str,
+    },
+    /// The node is drained by someone else, or for another reason: not ours to touch.
+    #[error("node {node} is drained by {user} with reason {reason:?}, which is not ours to change")]
+    ForeignDrain {
+        /// The node.
+        node: String,
+        /// The reason that stands there.
+        reason: String,
+        /// Who set it.
+        user: String,
+    },
+    /// Only reservations of ours are ever written.
+    #[error("reservation {name:?} is not one of gpu-bridge: it is left alone")]
+    ForeignReservation {
+        /// Its name.
+        name: String,
+    },
+    /// The write was answered, but the next look does not show it.
+    #[error("{action}: slurm took it, but shows {found} instead of {expected}")]
+    NotSeen {
+        /// The write.
+        action: String,
+        /// What the look shows.
+        found: String,
+        /// What it should show.
+        expected: String,
+    },
+    /// The write could not begin.
+    #[error("nothing was written: {0}")]
+    NothingWritten(#[source] Box<Error>),
+    /// The write was sent, and could not be read back.
+    #[error("written, but not read back: {0}")]
+    NotReadBack(#[source] Box<Error>),
+    /// It did not come to an end in time.
+    #[error("{what}: not done within {} s", after.as_secs())]
+    Deadline {
+        /// What.
+        what: String,
+        /// The deadline.
+        after: Duration,
+    },
+}
+
+impl Error {
+    /// What is known about a write that ended in this error.
+    pub fn certainty(&self) -> Certainty {
+        match self {
+            Self::Options(_)
+            | Self::Token { .. }
+            | Self::Unreachable { .. }
+            | Self::Credentials { .. }
+            | Self::Forbidden { .. }
+            | Self::NoSuchUrl { .. }
+            | Self::NoVersion { .. }
+            | Self::UnknownNode { .. }
+            | Self::BadName { .. }
+            | Self::ForeignDrain { .. }
+            | Self::ForeignReservation { .. }
+            | Self::NothingWritten(_) => Certainty::NotApplied,
+            Self::Scontrol(error) => error.certainty(),
+            // HTTP 500 does not mean "not applied", and slurmctld may go away after it took the write.
+            Self::Unanswered { .. }
+            | Self::TooLarge { .. }
+            | Self::NotJson { .. }
+            | Self::Unreadable { .. }
+            | Self::ControllerAway { .. }
+            | Self::Refused { .. }
+            | Self::NotSeen { .. }
+            | Self::NotReadBack(_)
+            | Self::Deadline { .. } => Certainty::MayHaveApplied,
+        }
+    }
+}

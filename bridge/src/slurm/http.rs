@@ -1,0 +1,352 @@
+//! One conversation with slurmrestd: one connection, one request at a time, every answer bounded in time and size. It
+//! knows how slurmrestd errs (HTML, cut JSON, 200 with errors, second answers after an error), and nothing of what the
+//! answers mean.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderValue, Method};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+
+use super::error::Error;
+use super::token::Token;
+
+/// Where slurmrestd listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Address {
+    /// `http://host:port`, with a JWT.
+    Tcp(String),
+    /// A Unix socket (rest_auth/local: slurmrestd's own uid or root).
+    Unix(PathBuf),
+}
+
+impl Address {
+    pub(super) fn parse(url: &str) -> Result<Self, Error> {
+        let bad = |why: &str| Error::Options(format!("url {url:?} {why}"));
+        if let Some(path) = url.strip_prefix("unix://") {
+            if !path.starts_with('/') {
+                return Err(bad("names no absolute path; expected unix:///run/slurmrestd/slurmrestd.sock"));
+            }
+            return Ok(Self::Unix(path.into()));
+        }
+        let host = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/')).unwrap_or_default();
+        if host.is_empty() || host.contains(['/', '?', '#', '@']) {
+            return Err(bad("is neither http://HOST:PORT nor unix:///PATH"));
+        }
+        Ok(Self::Tcp(format!("http://{host}")))
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(base) => f.write_str(base),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// The conversation.
+pub(super) struct Http {
+    address: Address,
+    user: String,
+    token: Option<Token>,
+    timeout: Duration,
+    max_bytes: usize,
+    /// The client that holds our one connection; taken out for each request, and put back only after a clean answer.
+    idle: Mutex<Option<reqwest::Client>>,
+}
+
+/// How one attempt went wrong.
+enum Attempt {
+    /// Nothing of an answer came: an idempotent request may be tried once more.
+    Dropped(Error),
+    /// The token was not accepted.
+    BadToken(Error, Option<HeaderValue>),
+    Failed(Error),
+}
+
+impl Http {
+    pub(super) fn new(
+        address: Address,
+        user: String,
+        token_file: Option<PathBuf>,
+        timeout: Duration,
+        max_bytes: usize,
+    ) -> Self {
+        Self { address, user, token: token_file.map(Token::new), timeout, max_bytes, idle: Mutex::new(None) }
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The whole body of a clean answer: 200, JSON, no errors in it.
+    pub(super) async fn get(&self, path: &str) -> Result<Vec<u8>, Error> {
+        self.request(&Method::GET, path, None, self.max_bytes).await
+    }
+
+    /// As [`Http::get`], with a smaller limit for the answer.
+    pub(super) async fn get_within(&self, path: &str, max_bytes: usize) -> Result<Vec<u8>, Error> {
+        self.request(&Method::GET, path, None, max_bytes.min(self.max_bytes)).await
+    }
+
+    /// Never sent twice, except where the token was refused, which means that nothing was done.
+    pub(super) async fn post(&self, path: &str, body: String) -> Result<(), Error> {
+        self.request(&Method::POST, path, Some(body), self.max_bytes).await.map(drop)
+    }
+
+    async fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<u8>, Error> {
+        let asked = format!("{method} {path}");
+        let work = async {
+            let mut retried = false;
+            let mut renewed = None;
+            loop {
+                match self.attempt(method, path, body.clone(), limit, &asked, renewed.take()).await {
+                    Ok(body) => return Ok(body),
+                    Err(Attempt::Dropped(error)) if !retried && *method == Method::GET => {
+                        tracing::debug!(%error, "asking once more");
+                        retried = true;
+                    }
+                    Err(Attempt::BadToken(error, Some(refused))) if !retried => {
+                        retried = true;
+                        renewed = match &self.token {
+                            Some(token) => token.other_than(&refused).await?,
+                            None => None,
+                        };
+                        if renewed.is_none() {
+                            return Err(error);
+                        }
+                    }
+                    Err(Attempt::Dropped(error) | Attempt::BadToken(error, _) | Attempt::Failed(error)) => {
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| {
+            Err(Error::Unanswered { why: format!("{asked}: no answer within {} s", self.timeout.as_secs()) })
+        })
+    }
+
+    async fn attempt(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<String>,
+        limit: usize,
+        asked: &str,
+        renewed: Option<HeaderValue>,
+    ) -> Result<Vec<u8>, Attempt> {
+        let token = match (&self.token, renewed) {
+            (_, Some(token)) => Some(token),
+            (Some(token), None) => Some(token.current().await.map_err(Attempt::Failed)?),
+            (None, None) => None,
+        };
+        let mut idle = self.idle.lock().await;
+        let client = match idle.take() {
+            Some(client) => client,
+            None => self.connection().map_err(Attempt::Failed)?,
+        };
+        let base = match &self.address {
+            Address::Tcp(base) => base.as_str(),
+            Address::Unix(_) => "http://localhost",
+        };
+        let mut request = client
+            .request(method.clone(), format!("{base}{path}"))
+            .header(http::header::ACCEPT, HeaderValue::from_static("application/json"));
+        if let Some(token) = &token {
+            request = request.header("X-SLURM-USER-NAME", &self.user).header("X-SLURM-USER-TOKEN", token);
+        }
+        if let Some(body) = body {
+            // slurmrestd refuses a charset here.
+            request = request
+                .header(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
+                .body(body);
+        }
+        let mut response = request.send().await.map_err(|error| self.lost(asked, &error))?;
+        let status = response.status().as_u16();
+        let too_large = || Attempt::Failed(Error::TooLarge { asked: asked.to_owned(), limit });
+        let announced = response.content_length().unwrap_or(0);
+        if usize::try_from(announced).unwrap_or(usize::MAX) > limit {
+            return Err(too_large());
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.lost(asked, &error))? {
+            if body.len() + chunk.len() > limit {
+                return Err(too_large());
+            }
+            body.extend_from_slice(&chunk);
+        }
+        match judge(asked, &self.user, status, &body) {
+            Ok(()) => {
+                *idle = Some(client);
+                Ok(body)
+            }
+            Err(error @ Error::Credentials { .. }) => Err(Attempt::BadToken(error, token)),
+            Err(error) => Err(Attempt::Failed(error)),
+        }
+    }
+
+    /// A client with no connection yet. Dropping it closes the one it made.
+    fn connection(&self) -> Result<reqwest::Client, Error> {
+        let mut builder = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .pool_max_idle_per_host(1);
+        if let Address::Unix(path) = &self.address {
+            builder = builder.unix_socket(path.as_path());
+        }
+        builder
+            .build()
+            .map_err(|error| Error::Options(format!("cannot make an HTTP client: {}", chain(&error))))
+    }
+
+    fn lost(&self, asked: &str, error: &reqwest::Error) -> Attempt {
+        let why = chain(error);
+        if error.is_connect() {
+            let at = self.address.to_string();
+            Attempt::Failed(Error::Unreachable { asked: asked.to_owned(), at, why })
+        } else {
+            Attempt::Dropped(Error::Unanswered { why: format!("{asked}: the connection broke ({why})") })
+        }
+    }
+}
+
+/// An error with its causes, without the URL (which reqwest repeats).
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = cause.to_string();
+        next = cause.source();
+    }
+    text
+}
+
+/// What every answer of slurmrestd has, whatever it is about.
+#[derive(Deserialize)]
+struct Head {
+    #[serde(default)]
+    errors: Option<Vec<ApiError>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ApiError {
+    description: Option<String>,
+    error: Option<String>,
+    #[serde(alias = "errno", alias = "error_code")]
+    error_number: Option<i64>,
+}
+
+/// Whether an answer is clean.
+fn judge(asked: &str, user: &str, status: u16, body: &[u8]) -> Result<(), Error> {
+    let head: Result<Head, _> = serde_json::from_slice(body);
+    let asked = asked.to_owned();
+    let errors = match head {
+        Ok(head) => head.errors.unwrap_or_default(),
+        // These come without JSON.
+        Err(_) if status == 401 => {
+            return Err(Error::Credentials { asked, status, said: excerpt(body) });
+        }
+        Err(_) if status == 404 && body.starts_with(b"Unable find requested URL") => {
+            return Err(Error::NoSuchUrl { asked });
+        }
+        Err(why) => {
+            return Err(Error::NotJson { asked, status, found: format!("{:?} ({why})", excerpt(body)) });
+        }
+    };
+    if errors.is_empty() && (200..300).contains(&status) {
+        return Ok(());
+    }
+    // The last one is the outermost; the others say which part of the request was at fault.
+    let number =
+        errors.iter().filter_map(|error| error.error_number).rfind(|number| *number != 0).unwrap_or(0);
+    let said = errors
+        .iter()
+        .map(|error| match (error.description.as_deref(), error.error.as_deref()) {
+            (Some(description), Some(text)) => format!("{description}: {text}"),
+            (Some(text), None) | (None, Some(text)) => text.to_owned(),
+            (None, None) => "an error without words".to_owned(),
+        })
+        .collect::<Vec<_>>()
+        .join("; ");
+    Err(match (status, number) {
+        // 1007 (protocol authentication) and 5005 (invalid credential) are what a bad token gives.
+        (401 | 511, _) | (_, 1007 | 5005) => Error::Credentials { asked, status, said },
+        // 1800 to 1803: slurmctld could not be connected to, or the connection broke.
+        (502, _) | (_, 1800..=1803) => Error::ControllerAway { asked, status, said },
+        // 2002 (access denied) and 2010 (invalid user id).
+        (_, 2002 | 2010) => Error::Forbidden { asked, user: user.to_owned(), said },
+        _ => Error::Refused { asked, status, number, said },
+    })
+}
+
+fn excerpt(body: &[u8]) -> String {
+    String::from_utf8_lossy(&body[..body.len().min(160)]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (url, address) in [
+            ("http://127.0.0.1:6820", Some(Address::Tcp("http://127.0.0.1:6820".into()))),
+            ("http://head:6820/", Some(Address::Tcp("http://head:6820".into()))),
+            ("unix:///run/s.sock", Some(Address::Unix("/run/s.sock".into()))),
+            ("unix://run/s.sock", None),
+            ("https://head", None),
+            ("http://", None),
+            ("http://head/slurm", None),
+            ("head:6820", None),
+        ] {
+            assert_eq!(Address::parse(url).ok(), address, "{url}");
+        }
+    }
+
+    #[test]
+    fn answers_are_judged_by_what_they_are() {
+        let errors = |number: i64, text: &str| {
+            format!(r#"{{"errors":[{{"description":"d","error_number":{number},"error":"{text}"}}]}}"#)
+        };
+        type Check = fn(&Result<(), Error>) -> bool;
+        let table: [(u16, String, Check); 15] = [
+            (200, r#"{"nodes":[],"errors":[],"warnings":[]}"#.into(), |r| r.is_ok()),
+            (200, r#"{"nodes":[]}"#.into(), |r| r.is_ok()),
+            (200, errors(0, "No error"), |r| matches!(r, Err(Error::Refused { number: 0, .. }))),
+            (200, r#"{"nodes":[{"name":"gp"#.into(), |r| matches!(r, Err(Error::NotJson { .. }))),
+            (200, "<html>login</html>".into(), |r| matches!(r, Err(Error::NotJson { .. }))),
+            (200, String::new(), |r| matches!(r, Err(Error::NotJson { .. }))),
+            (401, "Authentication failure".into(), |r| matches!(r, Err(Error::Credentials { .. }))),
+            (511, errors(1007, "Protocol authentication error"), |r| {
+                matches!(r, Err(Error::Credentials { .. }))
+            }),
+            (500, errors(5005, "x"), |r| matches!(r, Err(Error::Credentials { .. }))),
+            (500, errors(2010, "Invalid user id"), |r| matches!(r, Err(Error::Forbidden { .. }))),
+            (502, errors(1800, "Unable to contact"), |r| matches!(r, Err(Error::ControllerAway { .. }))),
+            (502, "<html>Bad gateway</html>".into(), |r| matches!(r, Err(Error::NotJson { .. }))),
+            (500, r#"{"errors":[]}"#.into(), |r| matches!(r, Err(Error::Refused { number: 0, .. }))),
+            (404, "Unable find requested URL. Please view /openapi/v3".into(), |r| {
+                matches!(r, Err(Error::NoSuchUrl { .. }))
+            }),
+            (404, errors(2017, "Invalid job id specified"), |r| {
+                matches!(r, Err(Error::Refused { number: 2017, .. }))
+            }),
+        ];
+        for (status, body, check) in table {
+            let judged = judge("GET /x", "slurm", status, body.as_bytes());
+            assert!(check(&judged), "{status} {body}: {judged:?}");
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The real Slurm port: slurmrestd for looks and drains, scontrol for what its version cannot write. It decides nothing
+//! beyond whether a single write is ours to make; every write is read back.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use gpu_bridge_core::facts::slurm::{
+    Action, Node, NodeFlag, Partition, Reservation, ReservationSpec, Slurm as SlurmFacts,
+};
+use gpu_bridge_core::ids::{JobId, SlurmNodeName};
+use gpu_bridge_core::mark;
+use jiff::Timestamp;
+use tokio::sync::{Mutex, RwLock};
+
+use super::error::Error;
+use super::http::{Address, Http};
+use super::jobs::Details;
+use super::plan::{self, Step};
+use super::scontrol::{Failure, Scontrol};
+use super::shape::{self, JobMark};
+use super::version::{Family, VERSIONS, Version, known};
+use super::{Options, Slurm};
+
+/// The largest answer for one pending job, in bytes: the head of an array brings all its tasks along.
+const PENDING_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// How long a look or a write may take in all, in single deadlines.
+const WHOLE_DEADLINES: u32 = 4;
+/// Rounds of look and change until a reservation stands.
+const RESERVE_ROUNDS: u32 = 8;
+/// Between rounds that wait for slurmctld.
+const ROUND_PAUSE: Duration = Duration::from_millis(500);
+
+/// Error numbers of Slurm (`slurm/slurm_errno.h`).
+const INVALID_JOB_ID: i64 = 2017;
+
+/// A real Slurm cluster.
+pub struct Client {
+    http: Http,
+    scontrol: Scontrol,
+    deadline: Duration,
+    pinned: Option<Version>,
+    version: RwLock<Option<Version>>,
+    details: Mutex<Details>,
+}
+
+/// A client for these options. Does not connect: a cluster that is away shows at the first look.
+pub fn connect(options: Options) -> Result<Client, Error> {
+    let address = Address::parse(&options.url)?;
+    if matches!(address, Address::Tcp(_)) && options.token_file.is_none() {
+        return Err(Error::Options(format!("url {} needs a token_file", options.url)));
+    }
+    if http::HeaderValue::from_str(&options.user).is_err() || options.user.is_empty() {
+        return Err(Error::Options(format!("user {:?} is no user name", options.user)));
+    }
+    if options.scontrol.is_empty() {
+        return Err(Error::Options("scontrol is empty; expected [\"scontrol\"]".to_owned()));
+    }
+    let pinned = match &options.api_version {
+        None => None,
+        Some(name) => {
+            let version = VERSIONS.into_iter().find(|version| version.name == name);
+            let unknown = || Error::Options(format!("api_version {name:?} is none of {}", known()));
+            Some(version.ok_or_else(unknown)?)
+        }
+    };
+    let http =
+        Http::new(address, options.user, options.token_file, options.timeout, options.max_response_bytes);
+    Ok(Client {
+        http,
+        scontrol: Scontrol::new(options.scontrol, options.timeout),
+        deadline: options.timeout * WHOLE_DEADLINES,
+        pinned,
+        version: RwLock::new(pinned),
+        details: Mutex::new(Details::default()),
+    })
+}
+
+#[async_trait]
+impl Slurm for Client {
+    async fn look(&self, watched: &[JobId]) -> Result<SlurmFacts, Error> {
+        self.in_time("looking at slurm", self.look_at_all(watched)).await
+    }
+
+    async fn act(&self, action: &Action) -> Result<(), Error> {
+        match action {
+            Action::Drain { node, reason, over } => {
+                self.in_time(&format!("draining {node}"), self.drain(node, reason, over.as_deref())).await
+            }
+            Action::Undrain { node, reason } => {
+                self.in_time(&format!("undraining {node}"), self.undrain(node, reason)).await
+            }
+            Action::Reserve(spec) => {
+                self.in_time(&format!("reservation {}", spec.name), self.reserve(spec)).await
+            }
+            Action::Unreserve { name } => {
+                self.in_time(&format!("deleting reservation {name}"), self.unreserve(name)).await
+            }
+        }
+    }
+}
+
+impl Client {
+    /// The REST version in use, e.g. `v0.0.42`; asks slurmrestd where that is not known yet.
+    pub async fn api_version(&self) -> Result<&'static str, Error> {
+        self.version().await.map(|version| version.name)
+    }
+
+    async fn in_time<T>(
+        &self,
+        what: &str,
+        work: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<T, Error> {
+        let result = tokio::time::timeout(self.deadline, work).await;
+        result.unwrap_or_else(|_| Err(Error::Deadline { what: what.to_owned(), after: self.deadline }))
+    }
+
+    async fn version(&self) -> Result<Version, Error> {
+        if let Some(version) = *self.version.read().await {
+            return Ok(version);
+        }
+        for version in VERSIONS {
+            match self.http.get(&format!("/slurm/{}/ping/", version.name)).await {
+                Err(Error::NoSuchUrl { .. }) => {}
+                // It knows the URL; what it says of slurmctld shows at the next request.
+                Ok(_) | Err(Error::ControllerAway { .. } | Error::Refused { .. }) => {
+                    tracing::info!(version = version.name, at = %self.http.address(), "slurmrestd answers");
+                    *self.version.write().await = Some(version);
+                    return Ok(version);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::NoVersion { at: self.http.address().to_string(), known: known() })
+    }
+
+    /// GETs a path below the version and reads it by `read`.
+    async fn get<T>(
+        &self,
+        path: &str,
+        limit: Option<usize>,
+        read: impl Fn(Family, &str, &[u8]) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let version = self.version().await?;
+        let path = format!("/slurm/{}/{path}", version.name);
+        let body = match limit {
+            None => self.http.get(&path).await,
+            Some(limit) => self.http.get_within(&path, limit).await,
+        };
+        match body {
+            Ok(body) => read(version.family, &format!("GET {path}"), &body),
+            Err(error) => {
+                self.forget_version(&error).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// slurmrestd was upgraded under us: ask again the next time.
+    async fn forget_version(&self, error: &Error) {
+        if matches!(error, Error::NoSuchUrl { .. }) {
+            *self.version.write().await = self.pinned;
+        }
+    }
+
+    /// Never `GET node/X`: that is stale in every release.
+    async fn nodes(&self) -> Result<BTreeMap<SlurmNodeName, Node>, Error> {
+        self.get("nodes/", None, |family, asked, body| match family {
+            Family::Sin => shape::nodes(asked, body),
+        })
+        .await
+    }
+
+    async fn reservations(&self) -> Result<BTreeMap<String, Reservation>, Error> {
+        self.get("reservations/", None, |family, asked, body| match family {
+            Family::Sin => shape::reservations(asked, body),
+        })
+        .await
+    }
+
+    async fn partitions(&self) -> Result<BTreeMap<String, Partition>, Error> {
+        self.get("partitions/", None, |family, asked, body| match family {
+            Family::Sin => shape::partitions(asked, body),
+        })
+        .await
+    }
+
+    async fn job_marks(&self) -> Result<BTreeMap<JobId, JobMark>, Error> {
+        self.get("jobs/state/", None, |family, asked, body| match family {
+            Family::Sin => shape::job_marks(asked, body),
+        })
+        .await
+    }
+
+    /// `None` where Slurm knows no such job any more.
+    async fn job(
+        &self,
+        id: JobId,
+        limit: Option<usize>,
+    ) -> Result<Option<gpu_bridge_core::facts::slurm::Job>, Error> {
+        let answer = self
+            .get(&format!("job/{id}"), limit, |family, asked, body| match family {
+                Family::Sin => shape::job(asked, body, id),
+            })
+            .await;
+        match answer {
+            Err(Error::Refused { number: INVALID_JOB_ID, .. }) => Ok(None),
+            other => other,
+        }
+    }
+
+    /// Nodes first: a job that starts after they were read is in the list of jobs.
+    async fn look_at_all(&self, watched: &[JobId]) -> Result<SlurmFacts, Error> {
+        let partitions = self.partitions().await?;
+        let reservations = self.reservations().await?;
+        let nodes = self.nodes().await?;
+        let marks = self.job_marks().await?;
+        let mut details = self.details.lock().await;
+        let wanted = details.begin(&marks, watched);
+        let mut by_id = BTreeMap::new();
+        for id in wanted.must {
+            let Some(job) = self.job(id, None).await? else { continue };
+            if let Some(mark) = marks.get(&id) {
+                details.put(id, mark, Some(job.clone()));
+            }
+            if watched.contains(&id) {
+                by_id.insert(id, job);
+            }
+        }
+        for id in wanted.may {
+            let Some(mark) = marks.get(&id) else { continue };
+            match self.job(id, Some(PENDING_BYTES_MAX)).await {
+                Ok(Some(job)) => details.put(id, mark, Some(job)),
+                Ok(None) => {}
+                Err(Error::TooLarge { .. }) => {
+                    tracing::warn!(job = %id, "the record of this pending array is too large to read");
+                    details.put(id, mark, None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let (mut jobs, pending_unread) = details.end(&marks);
+        drop(details);
+        jobs.append(&mut by_id);
+        let highest_job_id = marks.keys().chain(jobs.keys()).max().copied();
+        Ok(SlurmFacts { nodes, jobs, reservations, partitions, highest_job_id, pending_unread })
+    }
+
+    /// The node, as GET nodes shows it.
+    async fn node(&self, name: &SlurmNodeName) -> Result<Node, Error> {
+        let mut nodes = self.nodes().await?;
+        nodes.remove(name).ok_or_else(|| Error::UnknownNode { node: name.to_string() })
+    }
+
+    async fn drain(&self, name: &SlurmNodeName, reason: &str, over: Option<&str>) -> Result<(), Error> {
+        let node = self.node(name).await.map_err(nothing_written)?;
+        match plan::drain(name, &node, reason, over)? {
+            Step::Done => Ok(()),
+            Step::Write(()) => {
+                let body = serde_json::json!({"state": ["DRAIN"], "reason": reason});
+                let sent = self.post_node(name, &body).await;
+                let node = self.node(name).await.map_err(not_read_back)?;
+                match plan::drain(name, &node, reason, None) {
+                    Ok(Step::Done) => Ok(()),
+                    Ok(Step::Write(())) | Err(_) => Err(not_seen(
+                        sent,
+                        format!("drain {name}"),
+                        &node,
+                        format!("DRAIN, reason {reason:?}"),
+                    )),
+                }
+            }
+        }
+    }
+
+    /// UNDRAIN, not RESUME: a node that is DOWN for another cause stays DOWN.
+    async fn undrain(&self, name: &SlurmNodeName, reason: &str) -> Result<(), Error> {
+        let node = self.node(name).await.map_err(nothing_written)?;
+        match plan::undrain(name, &node, reason)? {
+            Step::Done => Ok(()),
+            Step::Write(()) => {
+                let sent = self.post_node(name, &serde_json::json!({"state": ["UNDRAIN"]})).await;
+                let node = self.node(name).await.map_err(not_read_back)?;
+                // Someone may have drained it meanwhile: then it is theirs, and said so.
+                match plan::undrain(name, &node, reason)? {
+                    Step::Done => Ok(()),
+                    Step::Write(()) => {
+                        Err(not_seen(sent, format!("undrain {name}"), &node, "no DRAIN".to_owned()))
+                    }
+                }
+            }
+        }
+    }
+
+    async fn post_node(&self, name: &SlurmNodeName, body: &serde_json::Value) -> Result<(), Error> {
+        let version = self.version().await?;
+        let path = format!("/slurm/{}/node/{}", version.name, plain(name.as_str(), "a node's name")?);
+        let sent = self.http.post(&path, body.to_string()).await;
+        if let Err(error) = &sent {
+            self.forget_version(error).await;
+        }
+        sent
+    }
+
+    async fn reserve(&self, spec: &ReservationSpec) -> Result<(), Error> {
+        ours(&spec.name)?;
+        plain(spec.node.as_str(), "a node's name")?;
+        let mut sent: Result<(), Error> = Ok(());
+        for round in 0..RESERVE_ROUNDS {
+            let look = self.reservations().await;
+            let mut reservations = look.map_err(if round == 0 { nothing_written } else { not_read_back })?;
+            let stands = reservations.remove(&spec.name);
+            match plan::reserve(stands.as_ref(), spec, Timestamp::now()) {
+                Step::Done => return Ok(()),
+                Step::Write(arguments) => {
+                    // What failed for good fails again: say so instead of trying on.
+                    if let Err(error) = sent {
+                        return Err(error);
+                    }
+                    sent = self.scontrol.run(&arguments).await.map_err(Error::from);
+                    if let Err(Error::Scontrol(error)) = &sent
+                        && matches!(error.failure(), Some(Failure::NoReservation | Failure::Exists))
+                    {
+                        // It ended, or someone made it, between look and write.
+                        sent = Ok(());
+                        tokio::time::sleep(ROUND_PAUSE).await;
+                    }
+                }
+            }
+        }
+        sent?;
+        let found = self.reservations().await.map_err(not_read_back)?.remove(&spec.name);
+        Err(Error::NotSeen {
+            action: format!("reserve {}", spec.name),
+            found: found.map_or("no such reservation".to_owned(), |found| format!("{found:?}")),
+            expected: format!("{spec:?}"),
+        })
+    }
+
+    async fn unreserve(&self, name: &str) -> Result<(), Error> {
+        ours(name)?;
+        if !self.reservations().await.map_err(nothing_written)?.contains_key(name) {
+            return Ok(());
+        }
+        let arguments = ["delete".to_owned(), format!("ReservationName={name}")];
+        let sent = self.scontrol.run(&arguments).await.map_err(Error::from);
+        match self.reservations().await.map_err(not_read_back)?.get(name) {
+            None => Ok(()),
+            Some(found) => {
+                sent?;
+                Err(Error::NotSeen {
+                    action: format!("delete {name}"),
+                    found: format!("{found:?}"),
+                    expected: "no such reservation".to_owned(),
+                })
+            }
+        }
+    }
+}
+
+fn nothing_written(error: Error) -> Error {
+    Error::NothingWritten(Box::new(error))
+}
+
+fn not_read_back(error: Error) -> Error {
+    Error::NotReadBack(Box::new(error))
+}
+
+/// The write's own error where it had one, else what the look shows.
+fn not_seen(sent: Result<(), Error>, action: String, node: &Node, expected: String) -> Error {
+    match sent {
+        Err(error) => error,
+        Ok(()) => {
+            let drained = if node.flags.contains(&NodeFlag::Drain) { "DRAIN" } else { "no DRAIN" };
+            let reason = node.reason.as_ref().map_or("", |reason| reason.text.as_str());
+            Error::NotSeen { action, found: format!("{drained}, reason {reason:?}"), expected }
+        }
+    }
+}
+
+/// Only reservations whose name is ours are ever written.
+fn ours(name: &str) -> Result<(), Error> {
+    if mark::reservation_handover(name).is_none() {
+        return Err(Error::ForeignReservation { name: name.to_owned() });
+    }
+    Ok(())
+}
+
+/// A name that stands for itself in a URL and in a host list.
+fn plain<'a>(name: &'a str, what: &'static str) -> Result<&'a str, Error> {
+    let usual = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    if name.is_empty() || name.starts_with('.') || name == "ALL" || !name.bytes().all(usual) {
+        return Err(Error::BadName { name: name.to_owned(), what });
+    }
+    Ok(name)
+}
