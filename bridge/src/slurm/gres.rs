@@ -7,42 +7,64 @@ use super::hostlist::split_outside;
 /// `None` where it cannot be read.
 pub(super) fn gpus(text: &str) -> Option<u32> {
     // `gpu` alone and `gpu:a100` mean one.
-    sum(text, Some(1)).map(|found| found.unwrap_or(0))
+    match said(text, Some(1)) {
+        Said::Count(count) => Some(count),
+        Said::Nothing => Some(0),
+        Said::Unreadable => None,
+    }
 }
 
 /// GPUs in use, from a node's `gres_used` such as `gpu:h100:1(IDX:0),gpu:l4:0(IDX:N/A)`, on a node with `configured`
 /// GPUs. `None` where it cannot be read, or says nothing of GPUs on a node that has some.
 pub(super) fn gpus_used(text: Option<&str>, configured: u32) -> Option<u32> {
-    match text.map(|text| sum(text, None)) {
-        Some(None) => None,
-        Some(Some(Some(used))) => Some(used),
-        Some(Some(None)) | None => (configured == 0).then_some(0),
+    match text.map_or(Said::Nothing, |text| said(text, None)) {
+        Said::Count(used) => Some(used),
+        Said::Nothing => (configured == 0).then_some(0),
+        Said::Unreadable => None,
     }
 }
 
-/// `implied` is the count of a part that gives none. The outer `None`: cannot be read. The inner one: names no GPU.
-fn sum(text: &str, implied: Option<u32>) -> Option<Option<u32>> {
+/// What a GRES text says of GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Said {
+    /// So many.
+    Count(u32),
+    /// Nothing.
+    Nothing,
+    /// It cannot be read.
+    Unreadable,
+}
+
+/// `implied` is the count of a part that gives none.
+fn said(text: &str, implied: Option<u32>) -> Said {
     let text = text.replace("(null)", "");
     if matches!(text.as_str(), "" | "N/A") {
-        return Some(None);
+        return Said::Nothing;
     }
-    let mut total: Option<u32> = None;
-    for part in split_outside(&text, '(', ')')? {
+    let Some(parts) = split_outside(&text, '(', ')') else { return Said::Unreadable };
+    let mut said = Said::Nothing;
+    for part in parts {
         let part = part.strip_prefix("gres/").or_else(|| part.strip_prefix("gres:")).unwrap_or(part);
-        let head = part.split('(').next().unwrap_or(part);
-        let mut words = head.split(':');
+        let mut words = part.split('(').next().unwrap_or(part).split(':');
         if words.next() != Some("gpu") {
             continue;
         }
         let count = match words.next_back() {
-            None => implied?,
-            Some(last) if last.starts_with(|c: char| c.is_ascii_digit()) => last.parse().ok()?,
-            Some("") => return None,
-            Some(_) => implied?,
+            Some(last) if last.is_empty() || last.starts_with(|c: char| c.is_ascii_digit()) => {
+                last.parse().ok()
+            }
+            Some(_) | None => implied,
         };
-        total = Some(total.unwrap_or(0).checked_add(count)?);
+        let before = match said {
+            Said::Count(before) => before,
+            Said::Nothing | Said::Unreadable => 0,
+        };
+        match count.and_then(|count: u32| before.checked_add(count)) {
+            Some(sum) => said = Said::Count(sum),
+            None => return Said::Unreadable,
+        }
     }
-    Some(total)
+    said
 }
 
 /// The count of `gres/gpu` in a TRES text such as `cpu=2,mem=4G,gres/gpu=2,gres/gpu:a100=1` (typed counts are part of

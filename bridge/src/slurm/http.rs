@@ -299,6 +299,8 @@ fn excerpt(body: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    type Check = fn(&Result<(), Error>) -> bool;
+
     #[test]
     fn addresses() {
         for (url, address) in [
@@ -320,7 +322,6 @@ mod tests {
         let errors = |number: i64, text: &str| {
             format!(r#"{{"errors":[{{"description":"d","error_number":{number},"error":"{text}"}}]}}"#)
         };
-        type Check = fn(&Result<(), Error>) -> bool;
         let table: [(u16, String, Check); 15] = [
             (200, r#"{"nodes":[],"errors":[],"warnings":[]}"#.into(), |r| r.is_ok()),
             (200, r#"{"nodes":[]}"#.into(), |r| r.is_ok()),

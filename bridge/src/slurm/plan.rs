@@ -142,6 +142,8 @@ mod tests {
 
     use super::*;
 
+    type Change = fn(&mut Reservation);
+
     const OURS: &str = "gpu-bridge:h0042 e7 window";
 
     fn node(drained_with: Option<&str>) -> Node {
@@ -250,7 +252,6 @@ mod tests {
     fn only_what_differs_is_changed() {
         let before = at(500);
         let update = "update ReservationName=gpu-bridge_h0042";
-        type Change = fn(&mut Reservation);
         let table: [(Change, Timestamp, String); 12] = [
             (|_| (), before, "done".into()),
             (|r| r.end = at(3_000), before, format!("{update} EndTime=uts2000")),

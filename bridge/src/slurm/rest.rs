@@ -368,14 +368,12 @@ fn not_read_back(error: Error) -> Error {
 
 /// The write's own error where it had one, else what the look shows.
 fn not_seen(sent: Result<(), Error>, action: String, node: &Node, expected: String) -> Error {
-    match sent {
-        Err(error) => error,
-        Ok(()) => {
-            let drained = if node.flags.contains(&NodeFlag::Drain) { "DRAIN" } else { "no DRAIN" };
-            let reason = node.reason.as_ref().map_or("", |reason| reason.text.as_str());
-            Error::NotSeen { action, found: format!("{drained}, reason {reason:?}"), expected }
-        }
+    if let Err(error) = sent {
+        return error;
     }
+    let drained = if node.flags.contains(&NodeFlag::Drain) { "DRAIN" } else { "no DRAIN" };
+    let reason = node.reason.as_ref().map_or("", |reason| reason.text.as_str());
+    Error::NotSeen { action, found: format!("{drained}, reason {reason:?}"), expected }
 }
 
 /// Only reservations whose name is ours are ever written.

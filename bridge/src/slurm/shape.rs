@@ -46,15 +46,15 @@ impl<'de> Deserialize<'de> for Sin {
         #[allow(clippy::cast_possible_truncation)] // whole seconds and counts, far below 2^53
         let whole = |number: f64| number as i64;
         Ok(match Option::<Form>::deserialize(deserializer)? {
-            None => Self::Unset,
             Some(Form::Number(number)) => Self::Number(number),
-            Some(Form::Fraction(number)) => Self::Number(whole(number)),
             Some(Form::Object { infinite: true, .. }) => Self::Infinite,
-            Some(Form::Object { set: true, number: Some(number), .. }) => Self::Number(whole(number)),
+            Some(Form::Fraction(number) | Form::Object { set: true, number: Some(number), .. }) => {
+                Self::Number(whole(number))
+            }
             Some(Form::Object { set: true, number: None, .. }) => {
                 return Err(D::Error::custom("a number that is set, but not there"));
             }
-            Some(Form::Object { set: false, .. }) => Self::Unset,
+            None | Some(Form::Object { set: false, .. }) => Self::Unset,
         })
     }
 }
