@@ -1,5 +1,9 @@
 //! The Kubernetes port: looks and writes in the words of [`gpu_bridge_core::facts::kubernetes`]. Types of the client
 //! library never leave this module; it decides nothing.
+//!
+//! [`client`] is the real one: `http` sends one request, `wire` has the parts of objects that we read, `holders` tells from
+//! them who holds a GPU, `writes` carries out actions. [`manifests`] prints what a cluster must be given, `guards` sees
+//! whether it stands.
 
 use async_trait::async_trait;
 use gpu_bridge_core::facts::kubernetes::{
@@ -7,13 +11,26 @@ use gpu_bridge_core::facts::kubernetes::{
 };
 use gpu_bridge_core::ids::KubeNodeName;
 
+pub mod client;
+mod error;
+mod gpus;
+mod guards;
+mod holders;
+mod http;
+pub mod manifests;
+mod wire;
+mod writes;
+
+pub use error::{Certainty, Error};
+pub use gpus::{BadQuantity, GpuResources, count};
+
 /// A Kubernetes cluster, real or simulated.
 #[async_trait]
 pub trait Kubernetes: Send + Sync {
     /// Looks at Nodes, Leases, the Gate, the guards and waiting GPU pods.
     async fn look(&self) -> Result<KubernetesFacts, Error>;
 
-    /// Looks at what is on one node: one quorum LIST, never a cache.
+    /// Looks at what is on one node: quorum LISTs, never a cache.
     async fn look_at(&self, node: &KubeNodeName) -> Result<NodeLook, Error>;
 
     /// Asks by a dry run whether a binding to the node would be refused.
@@ -21,15 +38,4 @@ pub trait Kubernetes: Send + Sync {
 
     /// Carries out one write. `Ok` means that the server said it is so.
     async fn act(&self, action: &Action) -> Result<Acted, Error>;
-}
-
-/// Why a look or a write did not come off.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// No answer in time, or none that can be believed: a write may or may not have taken effect.
-    #[error("kubernetes did not answer: {why}")]
-    Unanswered {
-        /// What happened.
-        why: String,
-    },
 }

@@ -1,0 +1,532 @@
+//! What a cluster must be given before the daemon can work there: the Gate's definition, the four admission policies with
+//! their bindings, and the daemon's rights. Decides their text; whether they stand is for `guards` to see. The Gate object
+//! itself is not among them: applying an empty one again would open every closed node.
+//!
+//! The policies print every field that the server would fill in, so that a comparison can be exact.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use gpu_bridge_core::ids::KubeNodeName;
+use gpu_bridge_core::mark::{GATE_NAME, TAINT_SLURM};
+use kube::core::params::{Patch, PatchParams};
+use kube::core::request::Request as KubeRequest;
+use serde_json::{Value, json};
+
+use super::Error;
+use super::gpus::GpuResources;
+use super::http::{Ask, Http, With};
+
+/// The pod that the binding probe names; it never exists.
+pub const PROBE_POD: &str = "gpu-bridge-probe";
+/// The namespace of the probe's pod. It can't be a trusted one.
+pub const PROBE_NAMESPACE: &str = "default";
+/// Nodes that one policy can name.
+pub const NODES_LIMIT: usize = 5000;
+
+/// Characters that the server allows in one CEL expression.
+const EXPRESSION_LIMIT: usize = 100_000;
+const CLOSED: &str = "is closed to Kubernetes";
+const BINDINGS: &str = "gpu-bridge-bindings";
+const PODS: &str = "gpu-bridge-pods";
+const MARKS: &str = "gpu-bridge-marks";
+const GATE: &str = "gpu-bridge-gate";
+const PREFIX: &str = "gpu-bridge.io/";
+const CRD: &str = "gates.gpu-bridge.io";
+const CRDS_PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+pub(super) const POLICIES_PATH: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+pub(super) const BINDINGS_PATH: &str =
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
+const RBAC_PATH: &str = "/apis/rbac.authorization.k8s.io/v1";
+const ESTABLISHED_LIMIT: Duration = Duration::from_secs(30);
+const ESTABLISHED_LOOK: Duration = Duration::from_millis(100);
+
+/// What the manifests of one site depend on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManifestOptions {
+    /// The managed nodes.
+    pub nodes: BTreeSet<KubeNodeName>,
+    /// Namespaces whose pods may be bound to closed nodes and tolerate our taints: CNI, device plugin, node check.
+    pub trusted_namespaces: BTreeSet<String>,
+    /// The daemon's user name as the API server knows it (`system:serviceaccount:NAMESPACE:NAME` for a service account).
+    pub writer: String,
+    /// What counts as a GPU.
+    pub gpus: GpuResources,
+}
+
+impl ManifestOptions {
+    /// These nodes and this user; `kube-system` is trusted, GPUs are the usual ones.
+    pub fn new(nodes: impl IntoIterator<Item = KubeNodeName>, writer: impl Into<String>) -> Self {
+        Self {
+            nodes: nodes.into_iter().collect(),
+            trusted_namespaces: ["kube-system".to_owned()].into(),
+            writer: writer.into(),
+            gpus: GpuResources::default(),
+        }
+    }
+
+    /// Whether manifests can be made of them.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let bad = |what: &str, why: String| Err(Error::Config { what: what.to_owned(), why });
+        if self.nodes.len() > NODES_LIMIT {
+            let why = format!("{} given, one policy can name {NODES_LIMIT}", self.nodes.len());
+            return bad("managed nodes", why);
+        }
+        // Names go into expressions: nothing in them may end a quoted text.
+        for (what, name) in self
+            .nodes
+            .iter()
+            .map(|node| ("managed nodes", node.as_str()))
+            .chain(self.trusted_namespaces.iter().map(|name| ("trusted namespaces", name.as_str())))
+        {
+            let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+            if name.is_empty() || name.len() > 253 || !name.chars().all(good) {
+                return bad(what, format!("{name:?} is no Kubernetes name"));
+            }
+        }
+        if self.trusted_namespaces.contains(PROBE_NAMESPACE) {
+            let why = format!(
+                "{PROBE_NAMESPACE} cannot be one: anyone's pods land there, and the probe asks there"
+            );
+            return bad("trusted namespaces", why);
+        }
+        if self.writer.is_empty() || self.writer.chars().any(char::is_control) {
+            return bad("the daemon's user name", format!("{:?} is none", self.writer));
+        }
+        Ok(())
+    }
+}
+
+/// One admission policy and its binding, which have the same name.
+#[derive(Debug, Clone)]
+pub(super) struct Guard {
+    pub(super) name: &'static str,
+    pub(super) policy: Value,
+    pub(super) binding: Value,
+}
+
+/// All manifests as YAML documents for `kubectl apply -f -`, in the order in which they must be applied.
+///
+/// # Errors
+/// [`Error::Config`] where the options can't be expressed: more than [`NODES_LIMIT`] nodes, bad names, `default` trusted.
+pub fn render(options: &ManifestOptions) -> Result<String, Error> {
+    let mut text = String::new();
+    for (_, document) in documents(options)? {
+        text.push_str("---\n");
+        for line in yaml(&document) {
+            // Writing into a String cannot fail.
+            let _ = writeln!(text, "{line}");
+        }
+    }
+    Ok(text)
+}
+
+/// Whether a refusal is our bindings policy's for a node on the closed list.
+pub(super) fn is_closed_refusal(message: &str) -> bool {
+    message.contains(BINDINGS) && message.contains(CLOSED)
+}
+
+/// Each document with the collection that it goes into.
+fn documents(options: &ManifestOptions) -> Result<Vec<(String, Value)>, Error> {
+    options.check()?;
+    let mut documents = vec![(CRDS_PATH.to_owned(), definition())];
+    documents.extend(rights(options));
+    for guard in [bindings(options)?, pods(options)?, marks(options)?, gate(options)] {
+        documents.push((POLICIES_PATH.to_owned(), guard.policy));
+        documents.push((BINDINGS_PATH.to_owned(), guard.binding));
+    }
+    Ok(documents)
+}
+
+/// Applies all of them, server side.
+pub(super) async fn install(http: &Http, options: &ManifestOptions) -> Result<(), Error> {
+    for (path, document) in documents(options)? {
+        let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let is_crd = path == CRDS_PATH;
+        let params = PatchParams::apply("gpu-bridge").force();
+        let request = KubeRequest::new(path).patch(&name, &params, &Patch::Apply(&document));
+        http.send(With::OneTry, Ask::new("patch", "guard manifests"), request).await?.ok()?;
+        if is_crd {
+            let served = tokio::time::timeout(ESTABLISHED_LIMIT, established(http)).await;
+            served.map_err(|_| Error::Unanswered {
+                why: format!("{CRD} was applied, but not served within {ESTABLISHED_LIMIT:?}"),
+            })??;
+        }
+    }
+    Ok(())
+}
+
+async fn established(http: &Http) -> Result<(), Error> {
+    loop {
+        let found: Value =
+            http.get(With::OneTry, "customresourcedefinitions", CRDS_PATH, CRD).await?.json()?;
+        let conditions = found.pointer("/status/conditions").and_then(Value::as_array);
+        let is = |condition: &Value| condition["type"] == "Established" && condition["status"] == "True";
+        if conditions.is_some_and(|conditions| conditions.iter().any(is)) {
+            return Ok(());
+        }
+        tokio::time::sleep(ESTABLISHED_LOOK).await;
+    }
+}
+
+fn definition() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": CRD },
+        "spec": {
+            "group": "gpu-bridge.io",
+            "scope": "Cluster",
+            "names": { "kind": "Gate", "listKind": "GateList", "plural": "gates", "singular": "gate" },
+            "versions": [{
+                "name": "v1",
+                "served": true,
+                "storage": true,
+                "schema": { "openAPIV3Schema": {
+                    "type": "object",
+                    "description": "The nodes that no untrusted pod may be bound to. Written by gpu-bridge.",
+                    "required": ["spec"],
+                    "properties": { "spec": {
+                        "type": "object",
+                        "required": ["closed"],
+                        "properties": { "closed": {
+                            "type": "array",
+                            "maxItems": 50000,
+                            "x-kubernetes-list-type": "set",
+                            "items": { "type": "string", "maxLength": 253 },
+                        } },
+                    } },
+                } },
+            }],
+        },
+    })
+}
+
+/// The daemon's rights: exactly the verbs of this port.
+fn rights(options: &ManifestOptions) -> Vec<(String, Value)> {
+    let guards = [BINDINGS, PODS, MARKS, GATE];
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
+    let named = |mut rule: Value, names: &[&str]| {
+        rule["resourceNames"] = json!(names);
+        rule
+    };
+    let policies = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
+    let role = |kind: &str, metadata: Value, rules: Vec<Value>| json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata, "rules": rules });
+    let binding = |kind: &str, to: &str, metadata: Value| {
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": kind,
+            "metadata": metadata,
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": to, "name": "gpu-bridge" },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": options.writer }],
+        })
+    };
+    let cluster = json!({ "name": "gpu-bridge" });
+    let leases = json!({ "name": "gpu-bridge", "namespace": "kube-node-lease" });
+    let namespaced = |resource: &str| format!("{RBAC_PATH}/namespaces/kube-node-lease/{resource}");
+    let rules = vec![
+        rule("", &["nodes"], &["get", "list", "patch"]),
+        rule("", &["pods"], &["get", "list"]),
+        rule("", &["pods/eviction"], &["create"]),
+        named(rule("", &["pods/binding"], &["create"]), &[PROBE_POD]),
+        rule("gpu-bridge.io", &["gates"], &["get", "create", "update"]),
+        named(rule("admissionregistration.k8s.io", &policies, &["get"]), &guards),
+        rule("resource.k8s.io", &["resourceclaims", "resourceslices"], &["list"]),
+    ];
+    let lease_rules = vec![rule("coordination.k8s.io", &["leases"], &["list"])];
+    vec![
+        (format!("{RBAC_PATH}/clusterroles"), role("ClusterRole", cluster.clone(), rules)),
+        (format!("{RBAC_PATH}/clusterrolebindings"), binding("ClusterRoleBinding", "ClusterRole", cluster)),
+        (namespaced("roles"), role("Role", leases.clone(), lease_rules)),
+        (namespaced("rolebindings"), binding("RoleBinding", "Role", leases)),
+    ]
+}
+
+/// Nothing untrusted is bound to a node on the Gate's list, whenever the scheduler decided it. A lost Gate stops bindings
+/// to managed nodes, and to no others.
+pub(super) fn bindings(options: &ManifestOptions) -> Result<Guard, Error> {
+    let policy = json!({
+        "failurePolicy": "Fail",
+        "paramKind": { "apiVersion": "gpu-bridge.io/v1", "kind": "Gate" },
+        "matchConstraints": constraints("", &["v1"], &["CREATE"], &["pods/binding", "bindings"]),
+        "matchConditions": [
+            { "name": "managed", "expression": format!("object.target.name in {}", node_list(options)?) },
+            untrusted(options)?,
+        ],
+        "validations": [{
+            "expression": "!(object.target.name in params.spec.closed)",
+            "messageExpression": format!("'gpu-bridge: node ' + object.target.name + ' {CLOSED}'"),
+        }],
+    });
+    let param = json!({ "name": GATE_NAME, "parameterNotFoundAction": "Deny" });
+    Ok(guard(BINDINGS, &policy, Some(param)))
+}
+
+/// A GPU pod neither names a managed node (that would pass the scheduler by) nor tolerates our taints (or every taint).
+pub(super) fn pods(options: &ManifestOptions) -> Result<Guard, Error> {
+    let is_gpu = format!("k.matches({})", quoted(&options.gpus.regex()));
+    let asks = |what: &str| {
+        format!(
+            "({what}.?resources.?limits.orValue({{}}).exists(k, {is_gpu}) || {what}.?resources.?requests.orValue({{}}).exists(k, {is_gpu}))"
+        )
+    };
+    let gpu = format!(
+        "object.spec.containers.exists(c, {container}) || object.spec.?initContainers.orValue([]).exists(c, {container}) \
+         || {pod} || object.spec.?resourceClaims.orValue([]).size() > 0",
+        container = asks("c"),
+        pod = asks("object.spec"),
+    );
+    let tolerates = |whose: &str| {
+        format!(
+            "{whose}.spec.?tolerations.orValue([]).exists(t, t.?key.orValue('').startsWith('{PREFIX}') \
+             || (t.?key.orValue('') == '' && t.?operator.orValue('Equal') == 'Exists'))"
+        )
+    };
+    let policy = json!({
+        "failurePolicy": "Fail",
+        "matchConstraints": constraints("", &["v1"], &["CREATE", "UPDATE"], &["pods"]),
+        "matchConditions": [
+            untrusted(options)?,
+            { "name": "not-ending", "expression": "request.operation != 'UPDATE' || !has(object.metadata.deletionTimestamp)" },
+        ],
+        "variables": [
+            { "name": "gpu", "expression": gpu },
+            { "name": "names", "expression": format!("object.spec.?nodeName.orValue('') in {}", node_list(options)?) },
+            { "name": "tolerates", "expression": tolerates("object") },
+            // An older pod keeps what it has, or nobody could remove its finalizers.
+            { "name": "tolerated", "expression": format!("oldObject != null && {}", tolerates("oldObject")) },
+        ],
+        "validations": [
+            {
+                "expression": "request.operation != 'CREATE' || !variables.names || !variables.gpu",
+                "message": "gpu-bridge: a GPU pod must not name a managed node in spec.nodeName",
+            },
+            {
+                "expression": "!variables.tolerates || variables.tolerated || !variables.gpu",
+                "message": format!("gpu-bridge: a GPU pod must not tolerate {PREFIX} taints, nor every taint"),
+            },
+        ],
+    });
+    Ok(guard(PODS, &policy, None))
+}
+
+/// Only the daemon changes our marks on a managed Node, and such a Node registers closed.
+pub(super) fn marks(options: &ManifestOptions) -> Result<Guard, Error> {
+    let taints = |whose: &str| {
+        format!(
+            "{whose}.spec.?taints.orValue([]).filter(t, t.key.startsWith('{PREFIX}'))\
+             .map(t, t.key + '=' + t.?value.orValue('') + ':' + t.effect)"
+        )
+    };
+    let before = |empty: &str, expression: String| format!("oldObject == null ? {empty} : {expression}");
+    let map = |whose: &str, name: &str| format!("{whose}.metadata.?{name}.orValue({{}})");
+    let same = |was: &str, is: &str| {
+        let (was, is) = (format!("variables.{was}"), format!("variables.{is}"));
+        format!(
+            "{was}.all(k, !k.startsWith('{PREFIX}') || (k in {is} && {is}[k] == {was}[k])) \
+             && {is}.all(k, !k.startsWith('{PREFIX}') || k in {was})"
+        )
+    };
+    let policy = json!({
+        "failurePolicy": "Fail",
+        "matchConstraints": constraints("", &["v1"], &["CREATE", "UPDATE"], &["nodes", "nodes/status"]),
+        "matchConditions": [
+            { "name": "managed", "expression": format!("object.metadata.name in {}", node_list(options)?) },
+            { "name": "not-us", "expression": format!("request.userInfo.username != {}", quoted(&options.writer)) },
+        ],
+        "variables": [
+            { "name": "taintsBefore", "expression": before("[]", taints("oldObject")) },
+            { "name": "taints", "expression": taints("object") },
+            { "name": "labelsBefore", "expression": before("{}", map("oldObject", "labels")) },
+            { "name": "labels", "expression": map("object", "labels") },
+            { "name": "annotationsBefore", "expression": before("{}", map("oldObject", "annotations")) },
+            { "name": "annotations", "expression": map("object", "annotations") },
+        ],
+        "validations": [
+            {
+                "expression": format!("request.operation != 'CREATE' || variables.taints.exists(t, t.startsWith('{TAINT_SLURM}=') && t.endsWith(':NoExecute'))"),
+                "message": format!("gpu-bridge: a managed Node registers with taint {TAINT_SLURM}:NoExecute"),
+            },
+            {
+                "expression": "request.operation != 'UPDATE' || (variables.taintsBefore.all(t, t in variables.taints) && variables.taints.all(t, t in variables.taintsBefore))",
+                "message": "gpu-bridge: only gpu-bridge changes its taints",
+            },
+            {
+                "expression": format!(
+                    "request.operation != 'UPDATE' || ({} && {})",
+                    same("labelsBefore", "labels"),
+                    same("annotationsBefore", "annotations"),
+                ),
+                "message": "gpu-bridge: only gpu-bridge changes its labels and annotations",
+            },
+        ],
+    });
+    Ok(guard(MARKS, &policy, None))
+}
+
+/// Only the daemon changes the Gate.
+pub(super) fn gate(options: &ManifestOptions) -> Guard {
+    let policy = json!({
+        "failurePolicy": "Fail",
+        "matchConstraints": constraints("gpu-bridge.io", &["*"], &["CREATE", "UPDATE", "DELETE"], &["gates"]),
+        "validations": [{
+            "expression": format!("request.userInfo.username == {}", quoted(&options.writer)),
+            "message": format!("gpu-bridge: only gpu-bridge changes its Gate (break-glass: delete the policy binding {GATE})"),
+        }],
+    });
+    guard(GATE, &policy, None)
+}
+
+fn guard(name: &'static str, policy: &Value, param: Option<Value>) -> Guard {
+    let object = |kind: &str, spec: &Value| json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": { "name": name }, "spec": spec });
+    let mut binding = json!({ "policyName": name, "validationActions": ["Deny"] });
+    if let Some(param) = param {
+        binding["paramRef"] = param;
+    }
+    Guard {
+        name,
+        policy: object("ValidatingAdmissionPolicy", policy),
+        binding: object("ValidatingAdmissionPolicyBinding", &binding),
+    }
+}
+
+fn constraints(group: &str, versions: &[&str], operations: &[&str], resources: &[&str]) -> Value {
+    json!({
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {},
+        "objectSelector": {},
+        "resourceRules": [{
+            "apiGroups": [group],
+            "apiVersions": versions,
+            "operations": operations,
+            "resources": resources,
+            "scope": "*",
+        }],
+    })
+}
+
+fn untrusted(options: &ManifestOptions) -> Result<Value, Error> {
+    let names = options.trusted_namespaces.iter().map(String::as_str);
+    let list = name_list("trusted namespaces", names)?;
+    Ok(json!({ "name": "untrusted", "expression": format!("!(request.namespace in {list})") }))
+}
+
+fn node_list(options: &ManifestOptions) -> Result<String, Error> {
+    name_list("managed nodes", options.nodes.iter().map(KubeNodeName::as_str))
+}
+
+/// A CEL list. The limit leaves room for the expression around it.
+fn name_list<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<String, Error> {
+    let list = format!("[{}]", names.map(quoted).collect::<Vec<_>>().join(", "));
+    if list.len() + 100 > EXPRESSION_LIMIT {
+        let why =
+            format!("their names take {} characters, one expression holds {EXPRESSION_LIMIT}", list.len());
+        return Err(Error::Config { what: what.to_owned(), why });
+    }
+    Ok(list)
+}
+
+/// A CEL text.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
+}
+
+/// Block-style YAML whose scalars are JSON.
+fn yaml(value: &Value) -> Vec<String> {
+    let is_block = |value: &Value| match value {
+        Value::Object(map) => !map.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    };
+    match value {
+        Value::Object(map) if !map.is_empty() => map
+            .iter()
+            .flat_map(|(key, value)| {
+                let mut lines = vec![format!("{key}:")];
+                if is_block(value) {
+                    lines.extend(yaml(value).into_iter().map(|line| format!("  {line}")));
+                } else {
+                    lines[0] = format!("{key}: {value}");
+                }
+                lines
+            })
+            .collect(),
+        Value::Array(list) if !list.is_empty() => list
+            .iter()
+            .flat_map(|value| {
+                let lines = yaml(value).into_iter().enumerate();
+                lines
+                    .map(|(index, line)| format!("{}{line}", if index == 0 { "- " } else { "  " }))
+                    .collect::<Vec<_>>()
+            })
+            .collect(),
+        scalar => vec![scalar.to_string()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> ManifestOptions {
+        ManifestOptions::new(["gpu1", "gpu2"].map(KubeNodeName::from), "it's \\ me")
+    }
+
+    #[test]
+    fn names_cannot_break_out_of_an_expression() {
+        let text = gate(&options()).policy["spec"]["validations"][0]["expression"].clone();
+        assert_eq!(text, r"request.userInfo.username == 'it\'s \\ me'");
+        for (nodes, namespaces, writer) in [
+            (vec!["gpu1'"], vec![], "w"),
+            (vec![""], vec![], "w"),
+            (vec!["GPU1"], vec![], "w"),
+            (vec![], vec!["a b"], "w"),
+            (vec![], vec!["default"], "w"),
+            (vec![], vec![], ""),
+            (vec![], vec![], "a\nb"),
+        ] {
+            let options = ManifestOptions {
+                trusted_namespaces: namespaces.iter().map(|name: &&str| (*name).to_owned()).collect(),
+                ..ManifestOptions::new(nodes.iter().map(|name: &&str| KubeNodeName::from(*name)), writer)
+            };
+            let found = render(&options);
+            assert!(
+                matches!(found, Err(Error::Config { .. })),
+                "{nodes:?} {namespaces:?} {writer:?}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn more_nodes_than_a_policy_can_name_are_refused() {
+        let of = |count: usize, length: usize| {
+            let nodes = (0..count).map(|number| KubeNodeName::new(format!("{number:0length$}")));
+            render(&ManifestOptions::new(nodes, "w"))
+        };
+        assert!(of(NODES_LIMIT, 12).is_ok());
+        assert!(
+            matches!(of(NODES_LIMIT + 1, 12), Err(Error::Config { why, .. }) if why.contains("5001 given"))
+        );
+        assert!(matches!(of(NODES_LIMIT, 40), Err(Error::Config { why, .. }) if why.contains("characters")));
+    }
+
+    #[test]
+    fn the_definition_comes_first_and_no_gate_is_printed() {
+        let text = render(&options()).unwrap();
+        let kinds: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("kind: ")).collect();
+        assert_eq!(kinds[0], "\"CustomResourceDefinition\"");
+        assert_eq!(kinds.iter().filter(|kind| **kind == "\"ValidatingAdmissionPolicy\"").count(), 4);
+        assert_eq!(kinds.iter().filter(|kind| **kind == "\"ValidatingAdmissionPolicyBinding\"").count(), 4);
+        assert!(!kinds.contains(&"\"Gate\""));
+    }
+
+    #[test]
+    fn yaml_is_laid_out_in_blocks() {
+        let value = json!({ "a": [{ "b": 1, "c": ["x: 'y'\n"] }, [], ["z", [true]]], "d": {}, "e": null });
+        let expected = "a:\n- b: 1\n  c:\n  - \"x: 'y'\\n\"\n- []\n- - \"z\"\n  - - true\nd: {}\ne: null";
+        let found = yaml(&value).join("\n").replace("\n  -", "\n-").replace("  - ", "- ");
+        let flat = |text: &str| text.lines().map(|line| line.trim_start().to_owned()).collect::<Vec<_>>();
+        assert_eq!(flat(&found), flat(&expected.replace("  - ", "- ")));
+    }
+}
