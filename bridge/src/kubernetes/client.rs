@@ -290,3 +290,7 @@ async fn config(options: &Options) -> Result<kube::Config, Error> {
     let file = Kubeconfig::read_from(path).map_err(bad)?;
     kube::Config::from_custom_kubeconfig(file, &context).await.map_err(bad)
 }
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

@@ -70,7 +70,8 @@ pub(super) fn look(
             None => others.push(fact(pod, eviction(pod, rules), 0)),
         }
     }
-    for pod in nominated.iter().filter(|pod| pod.status.nominated_node_name.as_deref() == Some(node.as_str())) {
+    for pod in nominated.iter().filter(|pod| pod.status.nominated_node_name.as_deref() == Some(node.as_str()))
+    {
         let listed = on_node.iter().any(|other| other.metadata.uid == pod.metadata.uid);
         if let Some(held) = (!listed).then(|| holds(pod, claims, rules)).flatten() {
             let why = format!("nominated to the node; {}", held.why);

@@ -250,3 +250,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+#[path = "http_tests.rs"]
+mod tests;

@@ -145,7 +145,10 @@ pub(super) async fn install(http: &Http, options: &ManifestOptions) -> Result<()
         let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let is_crd = path == CRDS_PATH;
         let params = PatchParams::apply("gpu-bridge").force();
+        // The printed text itself, so that what a lab is given is what a person applies.
+        let text = yaml(&document).join("\n").into_bytes();
         let request = KubeRequest::new(path).patch(&name, &params, &Patch::Apply(&document));
+        let request = request.map(|request| request.map(|_| text));
         http.send(With::OneTry, Ask::new("patch", "guard manifests"), request).await?.ok()?;
         if is_crd {
             let served = tokio::time::timeout(ESTABLISHED_LIMIT, established(http)).await;
@@ -524,9 +527,17 @@ mod tests {
     #[test]
     fn yaml_is_laid_out_in_blocks() {
         let value = json!({ "a": [{ "b": 1, "c": ["x: 'y'\n"] }, [], ["z", [true]]], "d": {}, "e": null });
-        let expected = "a:\n- b: 1\n  c:\n  - \"x: 'y'\\n\"\n- []\n- - \"z\"\n  - - true\nd: {}\ne: null";
-        let found = yaml(&value).join("\n").replace("\n  -", "\n-").replace("  - ", "- ");
-        let flat = |text: &str| text.lines().map(|line| line.trim_start().to_owned()).collect::<Vec<_>>();
-        assert_eq!(flat(&found), flat(&expected.replace("  - ", "- ")));
+        let expected = [
+            "a:",
+            "  - b: 1",
+            "    c:",
+            "      - \"x: 'y'\\n\"",
+            "  - []",
+            "  - - \"z\"",
+            "    - - true",
+            "d: {}",
+            "e: null",
+        ];
+        assert_eq!(yaml(&value), expected);
     }
 }

@@ -18,6 +18,8 @@ mod guards;
 mod holders;
 mod http;
 pub mod manifests;
+#[cfg(test)]
+mod script;
 mod wire;
 mod writes;
 
