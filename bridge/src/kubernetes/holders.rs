@@ -202,7 +202,7 @@ fn held_claims(node: &KubeNodeName, claims: &Claims, used: &BTreeSet<(String, St
         let named = selects(allocation, node);
         let here: Vec<&str> = counted(allocation)
             .filter(|device| named || pools.contains(&(device.driver.as_str(), device.pool.as_str())))
-            .map(|device| device.device.as_str())
+            .map(|device| device.name.as_str())
             .collect();
         let users: Vec<String> =
             claim.status.reserved_for.iter().map(|user| format!("{} {}", user.resource, user.name)).collect();
@@ -270,8 +270,7 @@ fn tolerates_slurm(pod: &Pod) -> bool {
         } else {
             toleration.key == TAINT_SLURM && (toleration.operator == "Exists" || toleration.value.is_empty())
         };
-        key && matches!(toleration.effect.as_str(), "" | "NoExecute")
-            && toleration.toleration_seconds.is_none()
+        key && matches!(toleration.effect.as_str(), "" | "NoExecute") && toleration.seconds.is_none()
     };
     pod.spec.tolerations.iter().any(tolerates)
 }

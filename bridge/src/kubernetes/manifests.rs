@@ -1,15 +1,12 @@
 //! What a cluster must be given before the daemon can work there: the Gate's definition, the four admission policies with
 //! their bindings, and the daemon's rights. Decides their text; whether they stand is for `guards` to see. The Gate object
 //! itself is not among them: applying an empty one again would open every closed node.
-//!
-//! The policies print every field that the server would fill in, so that a comparison can be exact.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use gpu_bridge_core::ids::KubeNodeName;
-use gpu_bridge_core::mark::{GATE_NAME, TAINT_SLURM};
 use kube::core::params::{Patch, PatchParams};
 use kube::core::request::Request as KubeRequest;
 use serde_json::{Value, json};
@@ -18,6 +15,10 @@ use super::Error;
 use super::gpus::GpuResources;
 use super::http::{Ask, Http, With};
 
+mod policies;
+
+pub(super) use policies::{Guard, bindings, gate, is_closed_refusal, marks, pods};
+
 /// The pod that the binding probe names; it never exists.
 pub const PROBE_POD: &str = "gpu-bridge-probe";
 /// The namespace of the probe's pod. It can't be a trusted one.
@@ -25,14 +26,6 @@ pub const PROBE_NAMESPACE: &str = "default";
 /// Nodes that one policy can name.
 pub const NODES_LIMIT: usize = 5000;
 
-/// Characters that the server allows in one CEL expression.
-const EXPRESSION_LIMIT: usize = 100_000;
-const CLOSED: &str = "is closed to Kubernetes";
-const BINDINGS: &str = "gpu-bridge-bindings";
-const PODS: &str = "gpu-bridge-pods";
-const MARKS: &str = "gpu-bridge-marks";
-const GATE: &str = "gpu-bridge-gate";
-const PREFIX: &str = "gpu-bridge.io/";
 const CRD: &str = "gates.gpu-bridge.io";
 const CRDS_PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 pub(super) const POLICIES_PATH: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
@@ -98,14 +91,6 @@ impl ManifestOptions {
     }
 }
 
-/// One admission policy and its binding, which have the same name.
-#[derive(Debug, Clone)]
-pub(super) struct Guard {
-    pub(super) name: &'static str,
-    pub(super) policy: Value,
-    pub(super) binding: Value,
-}
-
 /// All manifests as YAML documents for `kubectl apply -f -`, in the order in which they must be applied.
 ///
 /// # Errors
@@ -120,11 +105,6 @@ pub fn render(options: &ManifestOptions) -> Result<String, Error> {
         }
     }
     Ok(text)
-}
-
-/// Whether a refusal is our bindings policy's for a node on the closed list.
-pub(super) fn is_closed_refusal(message: &str) -> bool {
-    message.contains(BINDINGS) && message.contains(CLOSED)
 }
 
 /// Each document with the collection that it goes into.
@@ -208,14 +188,13 @@ fn definition() -> Value {
 
 /// The daemon's rights: exactly the verbs of this port.
 fn rights(options: &ManifestOptions) -> Vec<(String, Value)> {
-    let guards = [BINDINGS, PODS, MARKS, GATE];
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
     let named = |mut rule: Value, names: &[&str]| {
         rule["resourceNames"] = json!(names);
         rule
     };
     let policies = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
-    let role = |kind: &str, metadata: Value, rules: Vec<Value>| json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata, "rules": rules });
+    let grant = |kind: &str, metadata: Value, rules: Vec<Value>| json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata, "rules": rules });
     let binding = |kind: &str, to: &str, metadata: Value| {
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -234,205 +213,16 @@ fn rights(options: &ManifestOptions) -> Vec<(String, Value)> {
         rule("", &["pods/eviction"], &["create"]),
         named(rule("", &["pods/binding"], &["create"]), &[PROBE_POD]),
         rule("gpu-bridge.io", &["gates"], &["get", "create", "update"]),
-        named(rule("admissionregistration.k8s.io", &policies, &["get"]), &guards),
+        named(rule("admissionregistration.k8s.io", &policies, &["get"]), &policies::NAMES),
         rule("resource.k8s.io", &["resourceclaims", "resourceslices"], &["list"]),
     ];
     let lease_rules = vec![rule("coordination.k8s.io", &["leases"], &["list"])];
     vec![
-        (format!("{RBAC_PATH}/clusterroles"), role("ClusterRole", cluster.clone(), rules)),
+        (format!("{RBAC_PATH}/clusterroles"), grant("ClusterRole", cluster.clone(), rules)),
         (format!("{RBAC_PATH}/clusterrolebindings"), binding("ClusterRoleBinding", "ClusterRole", cluster)),
-        (namespaced("roles"), role("Role", leases.clone(), lease_rules)),
+        (namespaced("roles"), grant("Role", leases.clone(), lease_rules)),
         (namespaced("rolebindings"), binding("RoleBinding", "Role", leases)),
     ]
-}
-
-/// Nothing untrusted is bound to a node on the Gate's list, whenever the scheduler decided it. A lost Gate stops bindings
-/// to managed nodes, and to no others.
-pub(super) fn bindings(options: &ManifestOptions) -> Result<Guard, Error> {
-    let policy = json!({
-        "failurePolicy": "Fail",
-        "paramKind": { "apiVersion": "gpu-bridge.io/v1", "kind": "Gate" },
-        "matchConstraints": constraints("", &["v1"], &["CREATE"], &["pods/binding", "bindings"]),
-        "matchConditions": [
-            { "name": "managed", "expression": format!("object.target.name in {}", node_list(options)?) },
-            untrusted(options)?,
-        ],
-        "validations": [{
-            "expression": "!(object.target.name in params.spec.closed)",
-            "messageExpression": format!("'gpu-bridge: node ' + object.target.name + ' {CLOSED}'"),
-        }],
-    });
-    let param = json!({ "name": GATE_NAME, "parameterNotFoundAction": "Deny" });
-    Ok(guard(BINDINGS, &policy, Some(param)))
-}
-
-/// A GPU pod neither names a managed node (that would pass the scheduler by) nor tolerates our taints (or every taint).
-pub(super) fn pods(options: &ManifestOptions) -> Result<Guard, Error> {
-    let is_gpu = format!("k.matches({})", quoted(&options.gpus.regex()));
-    let asks = |what: &str| {
-        format!(
-            "({what}.?resources.?limits.orValue({{}}).exists(k, {is_gpu}) || {what}.?resources.?requests.orValue({{}}).exists(k, {is_gpu}))"
-        )
-    };
-    let gpu = format!(
-        "object.spec.containers.exists(c, {container}) || object.spec.?initContainers.orValue([]).exists(c, {container}) \
-         || {pod} || object.spec.?resourceClaims.orValue([]).size() > 0",
-        container = asks("c"),
-        pod = asks("object.spec"),
-    );
-    let tolerates = |whose: &str| {
-        format!(
-            "{whose}.spec.?tolerations.orValue([]).exists(t, t.?key.orValue('').startsWith('{PREFIX}') \
-             || (t.?key.orValue('') == '' && t.?operator.orValue('Equal') == 'Exists'))"
-        )
-    };
-    let policy = json!({
-        "failurePolicy": "Fail",
-        "matchConstraints": constraints("", &["v1"], &["CREATE", "UPDATE"], &["pods"]),
-        "matchConditions": [
-            untrusted(options)?,
-            { "name": "not-ending", "expression": "request.operation != 'UPDATE' || !has(object.metadata.deletionTimestamp)" },
-        ],
-        "variables": [
-            { "name": "gpu", "expression": gpu },
-            { "name": "names", "expression": format!("object.spec.?nodeName.orValue('') in {}", node_list(options)?) },
-            { "name": "tolerates", "expression": tolerates("object") },
-            // An older pod keeps what it has, or nobody could remove its finalizers.
-            { "name": "tolerated", "expression": format!("oldObject != null && {}", tolerates("oldObject")) },
-        ],
-        "validations": [
-            {
-                "expression": "request.operation != 'CREATE' || !variables.names || !variables.gpu",
-                "message": "gpu-bridge: a GPU pod must not name a managed node in spec.nodeName",
-            },
-            {
-                "expression": "!variables.tolerates || variables.tolerated || !variables.gpu",
-                "message": format!("gpu-bridge: a GPU pod must not tolerate {PREFIX} taints, nor every taint"),
-            },
-        ],
-    });
-    Ok(guard(PODS, &policy, None))
-}
-
-/// Only the daemon changes our marks on a managed Node, and such a Node registers closed.
-pub(super) fn marks(options: &ManifestOptions) -> Result<Guard, Error> {
-    let taints = |whose: &str| {
-        format!(
-            "{whose}.spec.?taints.orValue([]).filter(t, t.key.startsWith('{PREFIX}'))\
-             .map(t, t.key + '=' + t.?value.orValue('') + ':' + t.effect)"
-        )
-    };
-    let before = |empty: &str, expression: String| format!("oldObject == null ? {empty} : {expression}");
-    let map = |whose: &str, name: &str| format!("{whose}.metadata.?{name}.orValue({{}})");
-    let same = |was: &str, is: &str| {
-        let (was, is) = (format!("variables.{was}"), format!("variables.{is}"));
-        format!(
-            "{was}.all(k, !k.startsWith('{PREFIX}') || (k in {is} && {is}[k] == {was}[k])) \
-             && {is}.all(k, !k.startsWith('{PREFIX}') || k in {was})"
-        )
-    };
-    let policy = json!({
-        "failurePolicy": "Fail",
-        "matchConstraints": constraints("", &["v1"], &["CREATE", "UPDATE"], &["nodes", "nodes/status"]),
-        "matchConditions": [
-            { "name": "managed", "expression": format!("object.metadata.name in {}", node_list(options)?) },
-            { "name": "not-us", "expression": format!("request.userInfo.username != {}", quoted(&options.writer)) },
-        ],
-        "variables": [
-            { "name": "taintsBefore", "expression": before("[]", taints("oldObject")) },
-            { "name": "taints", "expression": taints("object") },
-            { "name": "labelsBefore", "expression": before("{}", map("oldObject", "labels")) },
-            { "name": "labels", "expression": map("object", "labels") },
-            { "name": "annotationsBefore", "expression": before("{}", map("oldObject", "annotations")) },
-            { "name": "annotations", "expression": map("object", "annotations") },
-        ],
-        "validations": [
-            {
-                "expression": format!("request.operation != 'CREATE' || variables.taints.exists(t, t.startsWith('{TAINT_SLURM}=') && t.endsWith(':NoExecute'))"),
-                "message": format!("gpu-bridge: a managed Node registers with taint {TAINT_SLURM}:NoExecute"),
-            },
-            {
-                "expression": "request.operation != 'UPDATE' || (variables.taintsBefore.all(t, t in variables.taints) && variables.taints.all(t, t in variables.taintsBefore))",
-                "message": "gpu-bridge: only gpu-bridge changes its taints",
-            },
-            {
-                "expression": format!(
-                    "request.operation != 'UPDATE' || ({} && {})",
-                    same("labelsBefore", "labels"),
-                    same("annotationsBefore", "annotations"),
-                ),
-                "message": "gpu-bridge: only gpu-bridge changes its labels and annotations",
-            },
-        ],
-    });
-    Ok(guard(MARKS, &policy, None))
-}
-
-/// Only the daemon changes the Gate.
-pub(super) fn gate(options: &ManifestOptions) -> Guard {
-    let policy = json!({
-        "failurePolicy": "Fail",
-        "matchConstraints": constraints("gpu-bridge.io", &["*"], &["CREATE", "UPDATE", "DELETE"], &["gates"]),
-        "validations": [{
-            "expression": format!("request.userInfo.username == {}", quoted(&options.writer)),
-            "message": format!("gpu-bridge: only gpu-bridge changes its Gate (break-glass: delete the policy binding {GATE})"),
-        }],
-    });
-    guard(GATE, &policy, None)
-}
-
-fn guard(name: &'static str, policy: &Value, param: Option<Value>) -> Guard {
-    let object = |kind: &str, spec: &Value| json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": { "name": name }, "spec": spec });
-    let mut binding = json!({ "policyName": name, "validationActions": ["Deny"] });
-    if let Some(param) = param {
-        binding["paramRef"] = param;
-    }
-    Guard {
-        name,
-        policy: object("ValidatingAdmissionPolicy", policy),
-        binding: object("ValidatingAdmissionPolicyBinding", &binding),
-    }
-}
-
-fn constraints(group: &str, versions: &[&str], operations: &[&str], resources: &[&str]) -> Value {
-    json!({
-        "matchPolicy": "Equivalent",
-        "namespaceSelector": {},
-        "objectSelector": {},
-        "resourceRules": [{
-            "apiGroups": [group],
-            "apiVersions": versions,
-            "operations": operations,
-            "resources": resources,
-            "scope": "*",
-        }],
-    })
-}
-
-fn untrusted(options: &ManifestOptions) -> Result<Value, Error> {
-    let names = options.trusted_namespaces.iter().map(String::as_str);
-    let list = name_list("trusted namespaces", names)?;
-    Ok(json!({ "name": "untrusted", "expression": format!("!(request.namespace in {list})") }))
-}
-
-fn node_list(options: &ManifestOptions) -> Result<String, Error> {
-    name_list("managed nodes", options.nodes.iter().map(KubeNodeName::as_str))
-}
-
-/// A CEL list. The limit leaves room for the expression around it.
-fn name_list<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<String, Error> {
-    let list = format!("[{}]", names.map(quoted).collect::<Vec<_>>().join(", "));
-    if list.len() + 100 > EXPRESSION_LIMIT {
-        let why =
-            format!("their names take {} characters, one expression holds {EXPRESSION_LIMIT}", list.len());
-        return Err(Error::Config { what: what.to_owned(), why });
-    }
-    Ok(list)
-}
-
-/// A CEL text.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
 /// Block-style YAML whose scalars are JSON.
@@ -478,8 +268,6 @@ mod tests {
 
     #[test]
     fn names_cannot_break_out_of_an_expression() {
-        let text = gate(&options()).policy["spec"]["validations"][0]["expression"].clone();
-        assert_eq!(text, r"request.userInfo.username == 'it\'s \\ me'");
         for (nodes, namespaces, writer) in [
             (vec!["gpu1'"], vec![], "w"),
             (vec![""], vec![], "w"),

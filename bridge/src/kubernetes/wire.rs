@@ -194,8 +194,8 @@ pub(super) struct Toleration {
     pub(super) value: String,
     #[serde(default)]
     pub(super) effect: String,
-    #[serde(default)]
-    pub(super) toleration_seconds: Option<i64>,
+    #[serde(rename = "tolerationSeconds", default)]
+    pub(super) seconds: Option<i64>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -287,7 +287,8 @@ pub(super) struct Devices {
 pub(super) struct Device {
     pub(super) driver: String,
     pub(super) pool: String,
-    pub(super) device: String,
+    #[serde(rename = "device")]
+    pub(super) name: String,
     #[serde(default)]
     pub(super) admin_access: Option<bool>,
 }

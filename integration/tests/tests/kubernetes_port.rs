@@ -74,8 +74,13 @@ impl World {
             .unwrap()
     }
 
-    async fn merge(&self, path: &str, name: &str, patch: &Value) -> Result<Value, Box<kube::core::Status>> {
-        let request = Request::new(path).patch(name, &PatchParams::default(), &Patch::Merge(patch));
+    async fn overlay(
+        &self,
+        path: &str,
+        name: &str,
+        change: &Value,
+    ) -> Result<Value, Box<kube::core::Status>> {
+        let request = Request::new(path).patch(name, &PatchParams::default(), &Patch::Merge(change));
         api(self.admin.request(request.unwrap()).await)
     }
 
@@ -116,7 +121,7 @@ impl World {
     }
 
     /// Makes a pod and waits until it runs on `gpu1`.
-    async fn running(&self, name: &str, spec: Value) -> PodRef {
+    async fn running(&self, name: &str, spec: &Value) -> PodRef {
         let pod = self.create(PODS, &pod(name, spec)).await.unwrap();
         self.reaches(name, |pod| pod["status"]["phase"] == "Running").await;
         reference(&pod)
@@ -156,7 +161,7 @@ fn api<T>(result: kube::Result<T>) -> Result<T, Box<kube::core::Status>> {
     })
 }
 
-fn pod(name: &str, spec: Value) -> Value {
+fn pod(name: &str, spec: &Value) -> Value {
     json!({ "metadata": { "name": name, "labels": { "app": name } }, "spec": spec })
 }
 
@@ -190,6 +195,35 @@ fn standing() -> Guards {
         marks: GuardState::Standing,
         gate: GuardState::Standing,
     }
+}
+
+/// Another UID is another pod; one budget says not now; two say never.
+async fn evictions_mean_what_they_say(world: &World, gpu: &PodRef) {
+    let stranger = PodRef { uid: "11111111-2222-3333-4444-555555555555".into(), ..gpu.clone() };
+    assert_eq!(world.act(Action::Evict { pod: stranger }).await, Acted::Done);
+    assert_eq!(holders(&world.look_at("gpu1").await).len(), 2);
+    world.create(BUDGETS, &budget("one", "gpu")).await.unwrap();
+    wait_until("the budget to be counted", LIMIT, async || {
+        let status = world.get(BUDGETS, "one").await["status"].clone();
+        if status["currentHealthy"] == 1 { Ok(()) } else { Err(status.to_string()) }
+    })
+    .await
+    .unwrap();
+    let start = std::time::Instant::now();
+    let acted = world.act(Action::Evict { pod: gpu.clone() }).await;
+    assert!(matches!(&acted, Acted::Budget { why } if why.contains("one")), "{acted:?}");
+    assert!(start.elapsed() < Duration::from_secs(5), "it comes back at once");
+    world.create(BUDGETS, &budget("two", "gpu")).await.unwrap();
+    wait_until("two budgets to be refused", LIMIT, async || {
+        match world.act(Action::Evict { pod: gpu.clone() }).await {
+            Acted::Refused { .. } => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+    .unwrap();
+    world.delete(BUDGETS, "one", &DeleteParams::default()).await;
+    world.delete(BUDGETS, "two", &DeleteParams::default()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -235,43 +269,18 @@ async fn a_node_is_closed_emptied_and_opened() {
     assert_eq!(look.nodes[&gpu1].handover_annotation.as_deref(), Some("{\"owner\":\"kubernetes\"}"));
 
     // Who is there.
-    let gpu = world.running("gpu", asks(2)).await;
+    let gpu = world.running("gpu", &asks(2)).await;
     let mut init = asks(0);
     init["initContainers"] =
         json!([{ "name": "i", "image": "lab/none", "resources": { "limits": { "nvidia.com/gpu": "1" } } }]);
-    world.create(PODS, &pod("init-only", init)).await.unwrap();
+    world.create(PODS, &pod("init-only", &init)).await.unwrap();
     world.reaches("init-only", |pod| pod["spec"]["nodeName"] == "gpu1").await;
-    let plain = world.running("plain", asks(0)).await;
+    let plain = world.running("plain", &asks(0)).await;
     let look = world.look_at("gpu1").await;
     assert_eq!(holders(&look), [("gpu".to_owned(), 2), ("init-only".to_owned(), 1)].into());
     assert_eq!(look.others.iter().map(|pod| &pod.pod).collect::<Vec<_>>(), [&plain]);
 
-    // Evictions: another UID is another pod; one budget says not now; two say never.
-    let stranger = PodRef { uid: "11111111-2222-3333-4444-555555555555".into(), ..gpu.clone() };
-    assert_eq!(world.act(Action::Evict { pod: stranger }).await, Acted::Done);
-    assert_eq!(holders(&world.look_at("gpu1").await).len(), 2);
-    world.create(BUDGETS, &budget("one", "gpu")).await.unwrap();
-    wait_until("the budget to be counted", LIMIT, async || {
-        let status = world.get(BUDGETS, "one").await["status"].clone();
-        if status["currentHealthy"] == 1 { Ok(()) } else { Err(status.to_string()) }
-    })
-    .await
-    .unwrap();
-    let start = std::time::Instant::now();
-    let acted = world.act(Action::Evict { pod: gpu.clone() }).await;
-    assert!(matches!(&acted, Acted::Budget { why } if why.contains("one")), "{acted:?}");
-    assert!(start.elapsed() < Duration::from_secs(5), "it comes back at once");
-    world.create(BUDGETS, &budget("two", "gpu")).await.unwrap();
-    wait_until("two budgets to be refused", LIMIT, async || {
-        match world.act(Action::Evict { pod: gpu.clone() }).await {
-            Acted::Refused { .. } => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await
-    .unwrap();
-    world.delete(BUDGETS, "one", &DeleteParams::default()).await;
-    world.delete(BUDGETS, "two", &DeleteParams::default()).await;
+    evictions_mean_what_they_say(&world, &gpu).await;
 
     // Close: list, proof, NoSchedule; what the scheduler had decided is refused too.
     world.act(Action::CloseGate { node: gpu1.clone() }).await;
@@ -282,7 +291,7 @@ async fn a_node_is_closed_emptied_and_opened() {
     .await
     .unwrap();
     world.mark("gpu1", &[(TAINT_DRAINING, Effect::NoSchedule)], Some("kubernetes")).await.unwrap();
-    world.create(PODS, &pod("late", asks(1))).await.unwrap();
+    world.create(PODS, &pod("late", &asks(1))).await.unwrap();
     let binding = json!({ "metadata": { "name": "late" }, "target": { "kind": "Node", "name": "gpu1" } });
     let bound = world.create(&format!("{PODS}/late/binding"), &binding).await;
     assert!(matches!(&bound, Err(status) if status.message.contains("closed to Kubernetes")), "{bound:?}");
@@ -340,7 +349,7 @@ async fn others_marks_survive_and_ours_are_guarded() {
                     "metadata": { "resourceVersion": node["metadata"]["resourceVersion"] },
                     "spec": { "taints": taints },
                 });
-                world.merge(NODES, "gpu1", &patch).await.map_err(|status| status.message)
+                world.overlay(NODES, "gpu1", &patch).await.map_err(|status| status.message)
             })
             .await
             .unwrap();
@@ -388,29 +397,29 @@ async fn others_marks_survive_and_ours_are_guarded() {
         ("tolerant", tolerant, "must not tolerate"),
         ("ours", ours, "must not tolerate"),
     ] {
-        let made = world.create(PODS, &pod(name, spec)).await;
+        let made = world.create(PODS, &pod(name, &spec)).await;
         assert!(matches!(&made, Err(status) if status.message.contains(why)), "{name}: {made:?}");
     }
     let mut cpu = asks(0);
     cpu["nodeName"] = json!("gpu1");
-    world.create(PODS, &pod("cpu", cpu)).await.unwrap();
+    world.create(PODS, &pod("cpu", &cpu)).await.unwrap();
     for patch in [
         json!({ "metadata": { "labels": { LABEL_OWNER: "slurm" } } }),
         json!({ "metadata": { "annotations": { "gpu-bridge.io/handover": null } } }),
         json!({ "spec": { "taints": [{ "key": TAINT_DRAINING, "effect": "NoSchedule" }] } }),
     ] {
-        let written = world.merge(NODES, "gpu1", &patch).await;
+        let written = world.overlay(NODES, "gpu1", &patch).await;
         assert!(
             matches!(&written, Err(status) if status.message.contains("only gpu-bridge")),
             "{patch}: {written:?}"
         );
     }
-    let written = world.merge(GATES, "gate", &json!({ "spec": { "closed": [] } })).await;
+    let written = world.overlay(GATES, "gate", &json!({ "spec": { "closed": [] } })).await;
     assert!(matches!(&written, Err(status) if status.message.contains("only gpu-bridge")), "{written:?}");
 
     // Altered and missing guards are seen.
     world
-        .merge(POLICIES, "gpu-bridge-pods", &json!({ "spec": { "failurePolicy": "Ignore" } }))
+        .overlay(POLICIES, "gpu-bridge-pods", &json!({ "spec": { "failurePolicy": "Ignore" } }))
         .await
         .unwrap();
     world.delete(POLICY_BINDINGS, "gpu-bridge-marks", &DeleteParams::default()).await;
@@ -445,7 +454,7 @@ async fn claims_and_nominated_pods_hold() {
     let mut spec = asks(0);
     spec["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimName": "mine" }]);
     spec["containers"][0]["resources"] = json!({ "claims": [{ "name": "gpu" }] });
-    world.create(PODS, &pod("dra", spec)).await.unwrap();
+    world.create(PODS, &pod("dra", &spec)).await.unwrap();
     world.reaches("dra", |pod| pod["spec"]["nodeName"] == "gpu1").await;
     let look = world.look_at("gpu1").await;
     assert_eq!(holders(&look), [("dra".to_owned(), 1)].into(), "{look:?}");
@@ -453,7 +462,7 @@ async fn claims_and_nominated_pods_hold() {
     // A pod that only has a nomination holds.
     let mut spec = asks(1);
     spec["schedulerName"] = json!("nobody");
-    world.create(PODS, &pod("nominated", spec)).await.unwrap();
+    world.create(PODS, &pod("nominated", &spec)).await.unwrap();
     let patch = json!({ "status": { "nominatedNodeName": "gpu1" } });
     let request = Request::new(PODS)
         .patch_subresource("status", "nominated", &PatchParams::default(), &Patch::Merge(&patch))
