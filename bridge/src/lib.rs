@@ -4,5 +4,6 @@
 pub mod config;
 pub mod kubernetes;
 pub mod ledger;
+pub mod policy;
 pub mod slurm;
 pub mod store;
