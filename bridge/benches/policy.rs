@@ -1,4 +1,6 @@
 //! The shipped policy on a large fleet, a fresh instance each time. Prints figures; the goal for 10,000 nodes is 8 ms.
+#![allow(clippy::expect_used, reason = "a bench has nobody to report to")]
+#![allow(missing_docs, reason = "criterion's macros make public functions")]
 
 use std::hint::black_box;
 use std::path::Path;

@@ -1,4 +1,10 @@
 //! The sandbox against real policies: the shipped one, and one that misbehaves on demand. Builds both first.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests; the lints know #[test] only"
+)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,11 +20,13 @@ fn policies() -> &'static PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap();
-        let build =
-            async { gpu_bridge_labs::wasm::build_policies(&root).await.expect("the policies can be built") };
-        // A thread of its own, because some tests have a runtime already.
-        let runtime = || tokio::runtime::Runtime::new().unwrap().block_on(build);
-        std::thread::scope(|scope| scope.spawn(runtime).join()).unwrap();
+        let workspace = root.clone();
+        // A thread of its own, because one test has a runtime already.
+        let build = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(gpu_bridge_labs::wasm::build_policies(&workspace)).map_err(|e| e.to_string())
+        });
+        build.join().unwrap().expect("the policies can be built");
         gpu_bridge_labs::wasm::kept_in(&root)
     })
 }

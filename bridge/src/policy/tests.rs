@@ -12,7 +12,8 @@ fn load(bytes: &[u8]) -> Error {
 
 /// A component whose `decider` has functions without parameters and results.
 fn component(import: &str, name: &str, functions: &[&str]) -> String {
-    let exports: String = functions.iter().map(|f| format!("(export \"{f}\" (func $f))")).collect();
+    let exports: Vec<String> = functions.iter().map(|f| format!("(export \"{f}\" (func $f))")).collect();
+    let exports = exports.concat();
     format!(
         r#"(component {import}
             (core module $m (func (export "f")))

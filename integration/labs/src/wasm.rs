@@ -31,9 +31,15 @@ pub enum Toolchain {
     },
 }
 
-/// Builds every policy under `workspace/policies` to `workspace/target/policies/NAME.wasm`; returns these files.
+/// Where built policies are kept: `policies` in cargo's target folder.
+pub fn kept_in(workspace: &Path) -> PathBuf {
+    workspace.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into())).join("policies")
+}
+
+/// Builds every policy under `workspace/policies` to `NAME.wasm` in [`kept_in`]; returns these files. Their bytes do not depend on
+/// where the workspace and cargo's registry lie.
 pub async fn build_policies(workspace: &Path) -> Result<Vec<PathBuf>> {
-    let out = cache::make(&workspace.join("target/policies"))?;
+    let out = cache::make(&kept_in(workspace))?;
     let toolchain = Toolchain::find(&out).await?;
     build_policies_with(workspace, &toolchain).await
 }
@@ -44,7 +50,7 @@ pub async fn build_policies_with(workspace: &Path, toolchain: &Toolchain) -> Res
     if packages.is_empty() {
         return Err(Error::Unknown(format!("no policies in {}", workspace.join("policies").display())));
     }
-    let out = cache::make(&workspace.join("target/policies"))?;
+    let out = cache::make(&kept_in(workspace))?;
     let log = out.join("build.log");
     // Each compiler builds in a folder of its own, or it would throw away what the other built.
     let build = out.join(match toolchain {
@@ -52,16 +58,17 @@ pub async fn build_policies_with(workspace: &Path, toolchain: &Toolchain) -> Res
         Toolchain::Debian { .. } => "build-debian",
     });
     let build_text = build.to_string_lossy();
-    let mut argv =
-        vec!["cargo", "build", "--profile", PROFILE, "--target", TARGET, "--target-dir", &build_text];
+    let mut argv = vec!["cargo", "build", "--locked", "--profile", PROFILE];
+    argv.extend(["--target", TARGET, "--target-dir", &build_text]);
     for package in &packages {
         argv.extend(["--package", package]);
     }
     let (rustc, linker);
-    let mut env = Vec::new();
+    let flags = remapping(workspace)?;
+    let mut env = vec![("CARGO_ENCODED_RUSTFLAGS", flags.as_str())];
     match toolchain {
         Toolchain::Rustup => {
-            say("building policies with rustup's toolchain (log: target/policies/build.log)");
+            say(&format!("building policies with rustup's toolchain (log: {})", log.display()));
         }
         Toolchain::Debian { rustc: debian, linker: lld } => {
             say("building policies with Debian's rustc-web, standard library included");
@@ -79,7 +86,10 @@ pub async fn build_policies_with(workspace: &Path, toolchain: &Toolchain) -> Res
     for package in &packages {
         let fresh = build.join(TARGET).join(PROFILE).join(format!("{}.wasm", package.replace('-', "_")));
         let module = out.join(format!("{}.wasm", package.strip_prefix(PREFIX).unwrap_or(package)));
-        std::fs::copy(&fresh, &module).map_err(at(&fresh))?;
+        // Written beside and renamed, so that nobody reads half a file.
+        let partial = module.with_extension(format!("partial-{}", std::process::id()));
+        std::fs::copy(&fresh, &partial).map_err(at(&fresh))?;
+        std::fs::rename(&partial, &module).map_err(at(&module))?;
         modules.push(module);
     }
     Ok(modules)
@@ -132,6 +142,15 @@ impl Toolchain {
         let linker = if own.is_file() { own } else { PathBuf::from("wasm-ld") };
         Ok(Self::Debian { rustc, linker })
     }
+}
+
+/// Flags that take this machine's folders out of panic messages and line tables.
+fn remapping(workspace: &Path) -> Result<String> {
+    let home = std::env::home_dir().unwrap_or_default();
+    let cargo_home = std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
+    let root = workspace.canonicalize().map_err(at(workspace))?;
+    let flag = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
+    Ok([flag(&root, "/gpu-bridge"), flag(&cargo_home.join("registry"), "/registry")].join("\u{1f}"))
 }
 
 /// Names of the packages under `policies/` that make a module.

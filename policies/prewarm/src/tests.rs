@@ -90,6 +90,7 @@ fn decide(now: i64, merge_gap: u32, windows: &[W]) -> Vec<(u32, u32, i64, i64)> 
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a table")]
 fn windows_become_wanted_nodes() {
     type Case = (&'static str, i64, u32, &'static [W], &'static [(u32, u32, i64, i64)]);
     let cases: &[Case] = &[
