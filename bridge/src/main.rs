@@ -1,2 +1,7 @@
 //! The `gpu-bridge` binary: daemon and command line.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    gpu_bridge::cli::main()
+}

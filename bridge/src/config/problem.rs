@@ -30,6 +30,12 @@ pub enum Code {
     NotYet,
 }
 
+impl serde::Serialize for Code {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -50,7 +56,7 @@ impl fmt::Display for Code {
 
 /// A problem. Its text is one line:
 /// `gpu-bridge.toml:12:9: pool.gpu-burst.nodes: found -3, expected …; do …  [GB0104]`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, thiserror::Error)]
 #[error("{}:{line}:{column}: {separated}found {found}, expected {expected}; {advice}  [{code}]",
     .file.display(), separated = separated(.field))]
 pub struct Problem {

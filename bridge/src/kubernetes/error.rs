@@ -1,6 +1,8 @@
 //! Why a look or a write did not come off, with what an operator can do about it, and whether a write can have taken
 //! effect. Knows HTTP codes only as far as they answer those two questions.
 
+use crate::certainty::Certainty;
+
 /// Why a look or a write did not come off.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -80,15 +82,6 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-}
-
-/// Whether a write that ended in an error can have taken effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Certainty {
-    /// It certainly did not.
-    NotDone,
-    /// It may have: look before anything else.
-    MayBeDone,
 }
 
 impl Error {

@@ -23,7 +23,7 @@ mod script;
 mod wire;
 mod writes;
 
-pub use error::{Certainty, Error};
+pub use error::Error;
 pub use gpus::{BadQuantity, GpuResources, count};
 
 /// A Kubernetes cluster, real or simulated.

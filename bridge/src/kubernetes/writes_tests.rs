@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use http::Method;
 
-use super::super::Certainty;
 use super::super::script::{answer, server};
 use super::*;
+use crate::certainty::Certainty;
 
 fn status(reason: &str, message: &str, cause: &str) -> Value {
     json!({ "kind": "Status", "status": "Failure", "reason": reason, "message": message,

@@ -3,11 +3,13 @@
 //! Decides nothing by itself: `cut` needs to be told where, keeps everything that it takes off, and refuses while a
 //! daemon runs. Knows nothing of what the events mean.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde::de::IgnoredAny;
 
 use super::disk::{Lock, ReadOnly, path_in, sync_dir};
@@ -16,7 +18,7 @@ use super::line::{LineHash, Seq};
 use super::read::{Torn, Walk};
 
 /// What `verify` found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Last line up to which the chain holds; 0 for none.
     pub last: Seq,
@@ -28,6 +30,19 @@ pub struct Report {
     pub torn: Option<Torn>,
     /// Where the chain breaks, if it does.
     pub broken: Option<Broken>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} lines, {} bytes, hash {}", self.last, self.bytes, self.hash)?;
+        if let Some(torn) = &self.torn {
+            write!(f, "; {torn}")?;
+        }
+        match &self.broken {
+            None => f.write_str(": the chain holds"),
+            Some(broken) => write!(f, ": BROKEN, {broken}"),
+        }
+    }
 }
 
 /// Checks a ledger file from its first line, beside a daemon that may be writing it. Damage is part of the report; an
@@ -60,7 +75,7 @@ pub fn verify(path: &Path) -> Result<Report, Error> {
 }
 
 /// What `cut` did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CutReport {
     /// Lines that stay.
     pub kept: u64,
@@ -68,6 +83,13 @@ pub struct CutReport {
     pub moved_bytes: u64,
     /// Where they are now.
     pub moved_to: PathBuf,
+}
+
+impl fmt::Display for CutReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kept, moved_bytes, moved_to } = self;
+        write!(f, "{kept} lines stay; {moved_bytes} bytes were moved to {}", moved_to.display())
+    }
 }
 
 /// Moves line `at` and everything behind it out of the ledger in `dir` into a file next to it.

@@ -117,7 +117,7 @@ impl fmt::Display for Holder {
 }
 
 /// Where and how the chain is broken.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Broken {
     /// Line in the file, from 1.
     pub line: u64,

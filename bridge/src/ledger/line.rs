@@ -63,6 +63,12 @@ impl LineHash {
     }
 }
 
+impl serde::Serialize for LineHash {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl fmt::Display for LineHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.hex().iter().try_for_each(|digit| fmt::Write::write_char(f, char::from(*digit)))

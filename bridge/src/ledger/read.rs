@@ -12,6 +12,7 @@ use std::marker::PhantomData;
 use std::path::Path;
 
 use jiff::Timestamp;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::disk::{ReadAt, ReadOnly};
@@ -34,7 +35,7 @@ pub struct Entry<E> {
 }
 
 /// Bytes at the end that are no line: a write that was cut off before it was acknowledged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Torn {
     /// Line that it would have been.
     pub line: u64,

@@ -4,15 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::scontrol;
-
-/// Whether a write that ended in an error may have changed something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Certainty {
-    /// Nothing was changed.
-    NotApplied,
-    /// It may or may not have taken effect: look before the next step.
-    MayHaveApplied,
-}
+use crate::certainty::Certainty;
 
 /// Why a look or a write did not come off. `asked` is the request, such as `GET /slurm/v0.0.42/nodes/`.
 #[derive(Debug, thiserror::Error)]
@@ -213,7 +205,7 @@ impl Error {
             | Self::BadName { .. }
             | Self::ForeignDrain { .. }
             | Self::ForeignReservation { .. }
-            | Self::NothingWritten(_) => Certainty::NotApplied,
+            | Self::NothingWritten(_) => Certainty::NotDone,
             Self::Scontrol(error) => error.certainty(),
             // HTTP 500 does not mean "not applied", and slurmctld may go away after it took the write.
             Self::Unanswered { .. }
@@ -224,7 +216,7 @@ impl Error {
             | Self::Refused { .. }
             | Self::NotSeen { .. }
             | Self::NotReadBack(_)
-            | Self::Deadline { .. } => Certainty::MayHaveApplied,
+            | Self::Deadline { .. } => Certainty::MayBeDone,
         }
     }
 }

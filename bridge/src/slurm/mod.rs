@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use gpu_bridge_core::facts::slurm::{Action, Slurm as SlurmFacts};
 use gpu_bridge_core::ids::JobId;
 
-pub use self::error::{Certainty, Error};
+pub use self::error::Error;
 pub use self::rest::{Client, connect};
 
 /// A Slurm cluster, real or simulated.

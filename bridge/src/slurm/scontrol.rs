@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-use super::error::Certainty;
+use crate::certainty::Certainty;
 
 /// The most that is read of each of its two outputs, in bytes.
 const OUTPUT_MAX: u64 = 64 * 1024;
@@ -71,16 +71,16 @@ impl Error {
     /// What is known about a write that ended in this error.
     pub fn certainty(&self) -> Certainty {
         match self {
-            Self::Start { .. } => Certainty::NotApplied,
-            Self::Broken { .. } => Certainty::MayHaveApplied,
+            Self::Start { .. } => Certainty::NotDone,
+            Self::Broken { .. } => Certainty::MayBeDone,
             Self::Failed { kind, .. } => match kind {
                 Failure::Forbidden
                 | Failure::NoReservation
                 | Failure::Exists
                 | Failure::Busy
                 | Failure::NoNode
-                | Failure::BadTime => Certainty::NotApplied,
-                Failure::ControllerAway | Failure::Other => Certainty::MayHaveApplied,
+                | Failure::BadTime => Certainty::NotDone,
+                Failure::ControllerAway | Failure::Other => Certainty::MayBeDone,
             },
         }
     }
@@ -246,14 +246,14 @@ mod tests {
         let failed = sh("echo 'slurm_update error: Requested nodes are busy' >&2; exit 1", 5000);
         let error = failed.run(&[]).await.unwrap_err();
         assert_eq!(error.failure(), Some(Failure::Busy));
-        assert_eq!(error.certainty(), Certainty::NotApplied);
+        assert_eq!(error.certainty(), Certainty::NotDone);
 
         let error = sh("yes", 5000).run(&[]).await.unwrap_err();
         assert!(error.to_string().contains("more than 65536 bytes"), "{error}");
 
         let nowhere = Scontrol::new(vec!["/nowhere/scontrol".into()], Duration::from_secs(5));
         let error = nowhere.run(&[]).await.unwrap_err();
-        assert_eq!(error.certainty(), Certainty::NotApplied);
+        assert_eq!(error.certainty(), Certainty::NotDone);
     }
 
     #[tokio::test]
@@ -262,7 +262,7 @@ mod tests {
         let pid_file = folder.path().join("pid");
         let script = format!("sleep 600 & echo $! > {}; wait", pid_file.display());
         let error = sh(&script, 500).run(&[]).await.unwrap_err();
-        assert_eq!(error.certainty(), Certainty::MayHaveApplied);
+        assert_eq!(error.certainty(), Certainty::MayBeDone);
         let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         let gone = async {

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use gpu_bridge::slurm::{Certainty, Client, Error, Options, Slurm as _, connect};
+use gpu_bridge::certainty::Certainty;
+use gpu_bridge::slurm::{Client, Error, Options, Slurm as _, connect};
 use gpu_bridge_core::facts::slurm::{
     Action, BaseState, Job, JobState, NodeFlag, ReservationSpec, RunningJobs, Slurm,
 };

@@ -1,0 +1,283 @@
+//! From a configuration to a running daemon: ports, policies, ledger, engine, socket, and the word to systemd. It puts
+//! parts together and decides only what is fatal at a start (a broken ledger, a policy that can't be loaded) and what is
+//! not (a domain that is away).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpu_bridge_core::ids::KubeNodeName;
+use tokio::sync::oneshot;
+
+use crate::config::{self, Config, PolicyMode, ProposalKind, SlurmEndpoint};
+use crate::daemon::clock::{Clock, SystemClock};
+use crate::daemon::decider::{Mode, Seat};
+use crate::daemon::engine::{Beginning, Engine, Parts};
+use crate::daemon::journal::{self, Journal};
+use crate::daemon::{self, Stop};
+use crate::kubernetes::{self, GpuResources, client, manifests::ManifestOptions};
+use crate::ledger::Origin;
+use crate::policy::{self, Grants, LoadOptions};
+use crate::{api, slurm};
+
+/// systemd is told that we live this often; its limit in the unit is longer.
+const WATCHDOG_PERIOD: Duration = Duration::from_secs(10);
+/// Extended resources that DRA backs by a device class.
+const DEVICE_CLASSES: &str = "deviceclass.resource.kubernetes.io/*";
+/// A stop waits this long for the effect under way.
+const STOP_DEADLINE: Duration = Duration::from_secs(4);
+
+/// Why a daemon could not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The state folder.
+    #[error("state folder {path} cannot be used")]
+    StateFolder {
+        /// Which.
+        path: PathBuf,
+        /// What happened.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Ledger or store.
+    #[error("the state in {path} cannot be used")]
+    Journal {
+        /// Where.
+        path: PathBuf,
+        /// What happened.
+        #[source]
+        source: journal::Error,
+    },
+    /// The Slurm client.
+    #[error("the Slurm client cannot be made")]
+    Slurm(#[source] slurm::Error),
+    /// The Kubernetes client.
+    #[error("the Kubernetes client cannot be made")]
+    Kubernetes(#[source] kubernetes::Error),
+    /// A policy's file.
+    #[error("policy {name}: {path} cannot be read")]
+    PolicyFile {
+        /// Its name.
+        name: String,
+        /// Its file.
+        path: PathBuf,
+        /// What happened.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A policy.
+    #[error("policy {name} cannot be loaded")]
+    Policy {
+        /// Its name.
+        name: String,
+        /// What happened.
+        #[source]
+        source: Box<policy::Error>,
+    },
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] api::Error),
+    /// The socket, later.
+    #[error("the socket is no longer served")]
+    Serving(#[source] std::io::Error),
+    /// Signals.
+    #[error("signals cannot be caught")]
+    Signals(#[source] std::io::Error),
+    /// The engine's task.
+    #[error("the daemon's main task ended: {why}")]
+    Engine {
+        /// How.
+        why: String,
+    },
+}
+
+/// The manifests' options of a configuration.
+pub fn manifest_options(config: &Config) -> Result<ManifestOptions, kubernetes::Error> {
+    let nodes = config.site.nodes.values().map(|node| node.kubernetes.clone());
+    let mut options =
+        ManifestOptions::new(nodes.collect::<Vec<KubeNodeName>>(), config.kubernetes.user.clone());
+    options.trusted_namespaces = config.kubernetes.trusted_namespaces.iter().cloned().collect();
+    // Device classes asked for by resource name count whatever the site's own prefixes are.
+    let prefixes = config.kubernetes.gpu_resources.iter().map(|prefix| format!("{prefix}*"));
+    options.gpus = GpuResources::new(prefixes.chain([DEVICE_CLASSES.to_owned()]))?;
+    Ok(options)
+}
+
+/// The Slurm port of a configuration.
+pub fn slurm_port(config: &config::Slurm) -> Result<Arc<dyn slurm::Slurm>, slurm::Error> {
+    let url = match &config.endpoint {
+        SlurmEndpoint::Http(url) => url.clone(),
+        SlurmEndpoint::Unix(path) => format!("unix://{}", path.display()),
+    };
+    let options = slurm::Options {
+        url,
+        user: config.user.clone(),
+        token_file: config.token_file.clone(),
+        api_version: config.api_version.clone(),
+        scontrol: config.scontrol.clone(),
+        timeout: config.timeout,
+        ..slurm::Options::default()
+    };
+    Ok(Arc::new(slurm::rest::connect(options)?))
+}
+
+/// The Kubernetes port of a configuration.
+pub async fn kubernetes_port(config: &Config) -> Result<client::Client, kubernetes::Error> {
+    let mut options = client::Options::new(manifest_options(config)?);
+    options.kubeconfig = Some(config.kubernetes.kubeconfig.clone());
+    options.context.clone_from(&config.kubernetes.context);
+    options.deadline = config.kubernetes.timeout;
+    options.pool_labels = config.site.pool_label_keys();
+    client::Client::connect(options).await
+}
+
+/// Loads the policies of a configuration that are not off.
+pub fn seats(config: &Config) -> Result<Vec<Seat>, Error> {
+    config
+        .policies
+        .iter()
+        .filter_map(|policy| {
+            let mode = match policy.mode {
+                PolicyMode::Active => Mode::Active,
+                PolicyMode::Shadow => Mode::Shadow,
+                PolicyMode::Off => return None,
+            };
+            Some(load(policy, &config.daemon.state_dir).map(|loaded| Seat::new(Box::new(loaded), mode)))
+        })
+        .collect()
+}
+
+fn load(policy: &config::Policy, state_dir: &Path) -> Result<policy::Policy, Error> {
+    let name = policy.name.to_string();
+    let bytes = std::fs::read(&policy.path).map_err(|source| Error::PolicyFile {
+        name: name.clone(),
+        path: policy.path.clone(),
+        source,
+    })?;
+    let mut options = LoadOptions::new(name.clone());
+    options.sha256 = policy.sha256.map(policy::Digest::from);
+    options.settings = policy.settings.to_string();
+    options.grants = Grants {
+        kinds: policy.kinds.as_ref().map(|kinds| kinds.iter().map(|kind| code(*kind)).collect()),
+        pools: policy.pools.as_ref().map(|pools| pools.iter().map(ToString::to_string).collect()),
+    };
+    options.bundles = Some(state_dir.join("policy-failures"));
+    policy::Policy::load(&bytes, &options).map_err(|source| Error::Policy { name, source: Box::new(source) })
+}
+
+fn code(kind: ProposalKind) -> u32 {
+    match kind {
+        ProposalKind::WantReady => policy::abi::kind::WANT_READY,
+    }
+}
+
+/// Opens the state folder and puts the engine together.
+pub async fn engine(config: Config) -> Result<Engine<crate::ledger::FileDisk>, Error> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let path = config.daemon.state_dir.clone();
+    std::fs::create_dir_all(&path).map_err(|source| Error::StateFolder { path: path.clone(), source })?;
+    let at = |source| Error::Journal { path: path.clone(), source };
+    let (journal, opening) = Journal::open(&path, clock.now()).map_err(at)?;
+    if let Some(torn) = opening.replay.torn {
+        tracing::warn!("{torn}; it was dropped, nothing acknowledged is lost");
+    }
+    if let Some(reason) = &opening.rebuilt {
+        tracing::warn!(%reason, "the store was rebuilt from the ledger");
+    }
+    let beginning = match opening.replay.origin {
+        Origin::Fresh => Beginning::Fresh,
+        Origin::Found => Beginning::Known,
+    };
+    let parts = Parts {
+        seats: seats(&config)?,
+        slurm: slurm_port(&config.slurm).map_err(Error::Slurm)?,
+        kubernetes: Arc::new(kubernetes_port(&config).await.map_err(Error::Kubernetes)?),
+        clock,
+        tick_period_s: u32::try_from(config.daemon.tick.as_secs().max(1)).unwrap_or(u32::MAX),
+        site: config.site,
+        calendar: config.calendar,
+    };
+    Engine::begin(parts, journal, beginning).map_err(at)
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub async fn run(config: Config) -> Result<(), Error> {
+    let (socket, period) = (config.daemon.socket.clone(), config.daemon.tick);
+    let stop = Stop::new();
+    stop_on_signals(stop.clone())?;
+    let engine = engine(config).await?;
+    let listener = api::bind(&socket).await?;
+    let (ready, is_ready) = oneshot::channel();
+    let (handle, looping) = daemon::start(engine, period, stop.clone(), ready);
+    let looping = tokio::spawn(looping);
+    let serving = tokio::spawn(api::serve(listener, handle.clone(), stop.clone()));
+    let telling = tokio::spawn(tell_systemd(is_ready, handle));
+    tokio::select! {
+        ended = looping => {
+            let ended = ended.map(drop).map_err(|error| Error::Engine { why: error.to_string() });
+            stop.stop();
+            // Open connections do not hold up a stop.
+            let served = tokio::time::timeout(STOP_DEADLINE, serving).await;
+            telling.abort();
+            remove_socket(&socket);
+            match served {
+                Ok(Ok(Err(error))) => tracing::warn!(%error, "the socket was not served to the end"),
+                Ok(Ok(Ok(())) | Err(_)) | Err(_) => {}
+            }
+            ended
+        }
+        () = overdue(&stop) => {
+            tracing::warn!("an effect is still under way; its intent is in the ledger, and the next start looks again");
+            remove_socket(&socket);
+            Ok(())
+        }
+    }
+}
+
+async fn overdue(stop: &Stop) {
+    stop.stopped().await;
+    tokio::time::sleep(STOP_DEADLINE).await;
+}
+
+fn remove_socket(socket: &Path) {
+    if let Err(error) = std::fs::remove_file(socket) {
+        tracing::debug!(%error, "the socket was gone already");
+    }
+}
+
+fn stop_on_signals(stop: Stop) -> Result<(), Error> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping");
+        stop.stop();
+    });
+    Ok(())
+}
+
+/// READY after the first tick; then the watchdog, as long as ticks go on.
+async fn tell_systemd(is_ready: oneshot::Receiver<()>, mut handle: daemon::Handle) {
+    if is_ready.await.is_err() {
+        return;
+    }
+    tracing::info!("ready");
+    notify(&[sd_notify::NotifyState::Ready]);
+    let mut last = tokio::time::Instant::now();
+    while handle.changed().await {
+        if last.elapsed() >= WATCHDOG_PERIOD {
+            notify(&[sd_notify::NotifyState::Watchdog]);
+            last = tokio::time::Instant::now();
+        }
+    }
+}
+
+fn notify(state: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "systemd could not be told");
+    }
+}

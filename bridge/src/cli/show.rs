@@ -1,0 +1,362 @@
+//! What the commands print for people. Data goes to standard output, plain and in columns; nothing here knows how it was
+//! got.
+
+use std::fmt::Write as _;
+
+use gpu_bridge_core::event::{Action, Event, Outcome};
+use gpu_bridge_core::facts::{kubernetes, slurm};
+use gpu_bridge_core::handover;
+use gpu_bridge_core::ids::NodeName;
+use gpu_bridge_core::planner::Plan;
+
+use crate::daemon::command::Reply;
+use crate::daemon::journal::Line;
+use crate::daemon::published::{NodeStatus, Published};
+
+/// Rows under headings, each column as wide as it needs.
+pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = headings.iter().map(|heading| heading.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: Vec<&str>| {
+        let mut line = String::new();
+        for (i, (cell, width)) in cells.iter().zip(&widths).enumerate() {
+            if i > 0 {
+                line.push_str("  ");
+            }
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.chars().count())));
+        }
+        line.trim_end().to_owned()
+    };
+    let mut text = line(headings.to_vec());
+    for row in rows {
+        text.push('\n');
+        text.push_str(&line(row.iter().map(String::as_str).collect()));
+    }
+    text
+}
+
+/// `status`: domains, pools, handovers, alarms.
+pub(super) fn status(p: &Published) -> String {
+    let mut text = String::new();
+    let _ =
+        writeln!(text, "gpu-bridge {}  {}  epoch {}  ledger line {}", p.version, p.at, p.epoch, p.ledger_seq);
+    for domain in &p.domains {
+        let seen = match (&domain.seen_at, &domain.unknown) {
+            (Some(at), _) => format!("seen {at}"),
+            (None, Some(why)) => format!("UNKNOWN: {why}"),
+            (None, None) => "UNKNOWN".to_owned(),
+        };
+        let _ = writeln!(text, "  {:<10}  {seen}", domain.domain);
+    }
+    for policy in &p.policies {
+        let says = policy.error.as_deref().map_or_else(
+            || format!("{} wants", policy.wants.len()),
+            |error| format!("FAILED, makes no new proposals: {error}"),
+        );
+        let _ = writeln!(text, "  policy {:<10}  {}  {says}", policy.policy, policy.mode);
+    }
+    let rows: Vec<Vec<String>> = p
+        .pools
+        .iter()
+        .map(|pool| {
+            vec![
+                pool.pool.to_string(),
+                pool.domain.to_string(),
+                pool.present.to_string(),
+                pool.arriving.to_string(),
+                pool.leaving.to_string(),
+                pool.floor.to_string(),
+                pool.ceiling.map_or_else(|| "-".to_owned(), |c| c.to_string()),
+            ]
+        })
+        .collect();
+    let headings = ["POOL", "DOMAIN", "NODES", "ARRIVING", "LEAVING", "FLOOR", "CEILING"];
+    let _ = writeln!(text, "\n{}", table(&headings, &rows));
+    let _ = writeln!(text, "\n{}", nodes(p));
+    if p.alarms.is_empty() {
+        let _ = write!(text, "\nno alarms");
+    } else {
+        for alarm in &p.alarms {
+            let _ = write!(text, "\nALARM  {alarm}");
+        }
+    }
+    text
+}
+
+/// `nodes`: a line each.
+pub(super) fn nodes(p: &Published) -> String {
+    let rows: Vec<Vec<String>> = p.nodes.iter().map(node_row).collect();
+    table(
+        &["NODE", "STATE", "OWNER", "POOL", "SLURM GATE", "KUBERNETES GATE", "HANDOVER", "NODE'S WORD"],
+        &rows,
+    )
+}
+
+fn node_row(node: &NodeStatus) -> Vec<String> {
+    let word = |gate: &gpu_bridge_core::gate::Gate| {
+        let text = gate.to_string();
+        text.split(' ').next().unwrap_or_default().to_owned()
+    };
+    let dash = || "-".to_owned();
+    vec![
+        node.node.to_string(),
+        node.management.clone(),
+        node.owner.map_or_else(dash, |owner| owner.to_string()),
+        node.pool.as_ref().map_or_else(dash, ToString::to_string),
+        word(&node.slurm),
+        word(&node.kubernetes),
+        node.handover.as_ref().map_or_else(dash, |(id, step)| format!("{id} {step}")),
+        node.node_word.clone(),
+    ]
+}
+
+/// `windows`: a line each.
+pub(super) fn windows(p: &Published) -> String {
+    let rows: Vec<Vec<String>> = p
+        .windows
+        .iter()
+        .map(|window| {
+            let time = |t: Option<jiff::Timestamp>| t.map_or_else(|| "-".to_owned(), |t| t.to_string());
+            vec![
+                window.window.clone(),
+                window.pool.to_string(),
+                window.nodes.to_string(),
+                if window.on { "on" } else { "off" }.to_owned(),
+                time(window.start),
+                time(window.end),
+                window.owner.clone(),
+                window.ticket.clone().unwrap_or_else(|| "-".to_owned()),
+            ]
+        })
+        .collect();
+    table(&["WINDOW", "POOL", "NODES", "NOW", "START", "END", "OWNER", "TICKET"], &rows)
+}
+
+/// `plan`: what the last tick planned, and what is under way or ahead.
+pub(super) fn plan(p: &Published) -> String {
+    let mut text = String::new();
+    let rows: Vec<Vec<String>> = p
+        .handovers
+        .iter()
+        .map(|h| {
+            vec![
+                h.id.to_string(),
+                h.node.to_string(),
+                h.to.to_string(),
+                h.pool.to_string(),
+                h.state.to_string(),
+                h.reserve_at.to_string(),
+                h.start_at.to_string(),
+                h.deadline.to_string(),
+                h.why.clone(),
+            ]
+        })
+        .collect();
+    let headings = ["HANDOVER", "NODE", "TO", "POOL", "STEP", "RESERVE", "START", "DEADLINE", "WHY"];
+    if rows.is_empty() {
+        let _ = writeln!(text, "no handover is planned or under way");
+    } else {
+        let _ = writeln!(text, "{}", table(&headings, &rows));
+    }
+    let Plan { denials, .. } = &p.plan;
+    for denial in denials {
+        let want = &denial.want;
+        let _ = writeln!(
+            text,
+            "denied to {}: {} nodes of {} from {} until {}: {}",
+            want.policy, want.count, want.pool, want.from, want.until, denial.reason
+        );
+    }
+    text.trim_end().to_owned()
+}
+
+/// `explain node`: where it is, what happens next and what it waits for, and the story from the ledger.
+pub(super) fn explain(p: &Published, name: &NodeName, lines: &[Line]) -> String {
+    let mut text = String::new();
+    let Some(node) = p.nodes.iter().find(|node| node.node == *name) else {
+        return format!("node {name} is not in the inventory");
+    };
+    let owner = node.owner.map_or_else(|| "nobody".to_owned(), |owner| owner.to_string());
+    let pool = node.pool.as_ref().map(|pool| format!(", pool {pool}")).unwrap_or_default();
+    let _ = writeln!(text, "node {name}: {}, owner {owner}{pool}", node.management);
+    let _ = writeln!(text, "  slurm gate       {}", node.slurm);
+    let _ = writeln!(text, "  kubernetes gate  {}", node.kubernetes);
+    let _ = writeln!(text, "  node's own word  {}", node.node_word);
+    match &node.handover {
+        None => {
+            let _ = writeln!(text, "  no handover");
+        }
+        Some((id, step)) => {
+            let why = p
+                .handovers
+                .iter()
+                .find(|h| h.id == *id)
+                .map(|h| format!(": {} (for {})", h.why, h.requester));
+            let _ = writeln!(text, "  handover {id}, {step}{}", why.unwrap_or_default());
+            for wait in &node.waits_for {
+                let _ = writeln!(text, "    waits for {wait}");
+            }
+        }
+    }
+    let _ = writeln!(text, "ledger:");
+    for line in lines {
+        if let Some(says) = says(&line.event) {
+            let _ = writeln!(text, "  {:>6}  {}  {says}", line.seq, line.at);
+        }
+    }
+    text.trim_end().to_owned()
+}
+
+/// An event in one line; nothing for those that only repeat what others say.
+pub(super) fn says(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Started { epoch, version } => format!("gpu-bridge {version} began, epoch {epoch}"),
+        Event::Stopped => "gpu-bridge stopped".to_owned(),
+        Event::IdsSeen { highest } => format!("marks up to {highest} were found"),
+        Event::Found { found, .. } => {
+            let drain = found
+                .slurm_drain
+                .as_ref()
+                .map(|reason| format!(", drained ({reason:?})"))
+                .unwrap_or_default();
+            format!(
+                "found as it was: {} taints and {} labels that concern us{drain}",
+                found.taints.len(),
+                found.labels.len()
+            )
+        }
+        Event::Planned(h) => {
+            format!("{} planned: to {} ({}), for {}: {}", h.id, h.to, h.pool, h.requester, h.why)
+        }
+        Event::Handover { id, event } => format!("{id} {}", handover_says(event)),
+        Event::Intent { action, .. } => format!("will {}", action_says(action)),
+        Event::Outcome { outcome: Outcome::Done, .. } => return None,
+        Event::Outcome { intent, outcome: Outcome::Budget { why } } => {
+            format!("line {intent}: a budget does not allow it now: {why}")
+        }
+        Event::Outcome { intent, outcome: Outcome::Refused { why } } => {
+            format!("line {intent}: refused: {why}")
+        }
+        Event::Outcome { intent, outcome: Outcome::Unknown { why } } => {
+            format!("line {intent}: may or may not have happened: {why}")
+        }
+        Event::Decision { policy, asked, decided } => format!("policy {policy} asked for {asked}: {decided}"),
+        Event::AlarmRaised { text, .. } => format!("ALARM {text}"),
+        Event::AlarmCleared { key } => format!("alarm {key} ended"),
+        Event::Quarantined { why, .. } => format!("QUARANTINED: {why}"),
+        Event::QuarantineEnded { .. } => "quarantine ended by adoption".to_owned(),
+        Event::Imported { owner, .. } => format!("marks found and imported: with {owner}"),
+        Event::ReleaseStarted { mode, .. } => format!("release begins ({mode:?})").to_lowercase(),
+        Event::Released { .. } => "released: unmanaged from here on".to_owned(),
+        Event::Note { text, .. } => text.clone(),
+    })
+}
+
+fn handover_says(event: &handover::Event) -> String {
+    match event {
+        handover::Event::JobsSeen { jobs } => {
+            let ids: Vec<String> = jobs.keys().map(ToString::to_string).collect();
+            format!("saw jobs {}", ids.join(", "))
+        }
+        handover::Event::Permitted(evidence) => {
+            format!("may open: {} is {} and {}", evidence.domain, evidence.gate, evidence.emptiness)
+        }
+        handover::Event::RollBack { why } => format!("rolls back: {why}"),
+        handover::Event::Extended { deadline } => format!("waits on, until {deadline}"),
+        handover::Event::Reserved
+        | handover::Event::DrainStarted
+        | handover::Event::EmptyLook { .. }
+        | handover::Event::BusyLook { .. }
+        | handover::Event::Sealed
+        | handover::Event::Opened
+        | handover::Event::ClosingStarted
+        | handover::Event::Closed { .. }
+        | handover::Event::HoldersGone { .. }
+        | handover::Event::NodeReplaced { .. } => event.name().to_owned(),
+    }
+}
+
+fn action_says(action: &Action) -> String {
+    match action {
+        Action::Slurm(slurm::Action::Drain { node, reason, .. }) => format!("drain {node} ({reason})"),
+        Action::Slurm(slurm::Action::Undrain { node, .. }) => format!("undrain {node}"),
+        Action::Slurm(slurm::Action::Reserve(spec)) => {
+            format!("reserve {} as {} from {} until {}", spec.node, spec.name, spec.start, spec.end)
+        }
+        Action::Slurm(slurm::Action::Unreserve { name }) => format!("delete reservation {name}"),
+        Action::Kubernetes(kubernetes::Action::CloseGate { node }) => {
+            format!("put {node} on the Gate's list")
+        }
+        Action::Kubernetes(kubernetes::Action::OpenGate { node }) => {
+            format!("take {node} off the Gate's list")
+        }
+        Action::Kubernetes(kubernetes::Action::Mark(marks)) => {
+            let taints: Vec<&str> = marks.taints.iter().map(|taint| taint.key.as_str()).collect();
+            format!(
+                "mark {} (taints: {})",
+                marks.node,
+                if taints.is_empty() { "none of ours".to_owned() } else { taints.join(", ") }
+            )
+        }
+        Action::Kubernetes(kubernetes::Action::Evict { pod }) => {
+            format!("evict pod {}/{}", pod.namespace, pod.name)
+        }
+    }
+}
+
+/// The answer to a request.
+pub(super) fn reply(reply: &Reply) -> String {
+    let mut text = String::new();
+    match reply {
+        Reply::Planned { handover } => {
+            let _ = write!(text, "handover {handover} planned");
+        }
+        Reply::Cancelling { handover } => {
+            let _ = write!(text, "handover {handover} rolls back");
+        }
+        Reply::Adopting { nodes } => {
+            for one in nodes {
+                let says = match (&one.adoption, one.handover) {
+                    (Ok(adoption), Some(id)) => {
+                        format!("{id}: {} is to own it; {}", adoption.owner, adoption.closes)
+                    }
+                    (Ok(adoption), None) => {
+                        let work: Vec<&str> = adoption
+                            .slurm_work
+                            .iter()
+                            .chain(&adoption.kubernetes_work)
+                            .map(String::as_str)
+                            .collect();
+                        let work = if work.is_empty() { "no work on it".to_owned() } else { work.join("; ") };
+                        format!("would be {}'s ({work}); {}", adoption.owner, adoption.closes)
+                    }
+                    (Err(denied), _) => format!("REFUSED: {denied}"),
+                };
+                let _ = writeln!(text, "{}  {says}", one.node);
+            }
+        }
+        Reply::Releasing { nodes } => {
+            for one in nodes {
+                let says = match &one.leaves {
+                    Ok(leaves) if one.open_on_both => format!("{leaves}: then OPEN ON BOTH SIDES"),
+                    Ok(leaves) => leaves.clone(),
+                    Err(why) => format!("REFUSED: {why}"),
+                };
+                let _ = writeln!(text, "{}  {says}", one.node);
+            }
+        }
+        Reply::Explained { lines } => {
+            for line in lines {
+                if let Some(says) = says(&line.event) {
+                    let _ = writeln!(text, "{:>6}  {}  {says}", line.seq, line.at);
+                }
+            }
+        }
+    }
+    text.trim_end().to_owned()
+}

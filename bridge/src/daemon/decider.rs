@@ -1,0 +1,358 @@
+//! Policies as the daemon calls them: a snapshot in, wanted capacity out. Builds the snapshot from book, facts and
+//! calendar; turns proposals into the planner's wants; takes a policy that keeps failing out of service. It grants nothing.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use gpu_bridge_core::arbiter::Census;
+use gpu_bridge_core::book::{Book, Management};
+use gpu_bridge_core::calendar::{Calendar, Overlap, Window};
+use gpu_bridge_core::facts::Facts;
+use gpu_bridge_core::facts::kubernetes::Ready;
+use gpu_bridge_core::facts::slurm::{BaseState, JobState};
+use gpu_bridge_core::ids::{PolicyName, PoolName, Ticket};
+use gpu_bridge_core::model::{Domain, Node, Site};
+use gpu_bridge_core::planner::Want;
+use jiff::Timestamp;
+
+use crate::policy::{Health, Outcome, Policy, abi};
+
+/// Something that decides on a snapshot. In the daemon a WASM policy; in tests whatever they need.
+#[async_trait]
+pub trait Decider: Send + Sync {
+    /// Its name in the configuration.
+    fn name(&self) -> PolicyName;
+
+    /// What it wants; an error is one line for people, and means nothing is wanted anew.
+    async fn decide(&self, snapshot: Arc<abi::Snapshot>) -> Result<Vec<abi::Proposal>, String>;
+}
+
+#[async_trait]
+impl Decider for Policy {
+    fn name(&self) -> PolicyName {
+        PolicyName::new(Policy::name(self))
+    }
+
+    async fn decide(&self, snapshot: Arc<abi::Snapshot>) -> Result<Vec<abi::Proposal>, String> {
+        let decided = self.decide_on_worker(snapshot).await.map_err(|failure| failure.to_string())?;
+        Ok(decided.proposals)
+    }
+}
+
+/// A policy with its mode and its health.
+pub struct Seat {
+    /// The policy.
+    pub decider: Box<dyn Decider>,
+    /// Whether its proposals count.
+    pub mode: Mode,
+    /// How it is doing.
+    pub health: Health,
+    /// What it wanted at its last good decision: kept while it fails (fail static).
+    pub wants: Vec<Want>,
+    /// Its last error.
+    pub error: Option<String>,
+}
+
+/// Whether a policy's proposals count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// They do.
+    Active,
+    /// They are only recorded.
+    Shadow,
+}
+
+impl Seat {
+    /// A policy that begins.
+    pub fn new(decider: Box<dyn Decider>, mode: Mode) -> Self {
+        Self { decider, mode, health: Health::default(), wants: Vec::new(), error: None }
+    }
+
+    /// Asks the policy, unless it is out of service.
+    pub async fn ask(&mut self, site: &Site, snapshot: &Arc<abi::Snapshot>) {
+        if let Err(out) = self.health.may_run(snapshot.now) {
+            self.error = Some(out.to_string());
+            return;
+        }
+        match self.decider.decide(Arc::clone(snapshot)).await {
+            Ok(proposals) => {
+                self.health = self.health.after(Outcome::Decided, snapshot.now);
+                self.error = None;
+                let name = self.decider.name();
+                self.wants =
+                    proposals.iter().filter_map(|proposal| want(&name, site, snapshot, proposal)).collect();
+            }
+            Err(error) => {
+                tracing::warn!(policy = %self.decider.name(), %error, "the policy failed; running loans go on");
+                self.health = self.health.after(Outcome::Failed, snapshot.now);
+                self.error = Some(error);
+            }
+        }
+    }
+}
+
+fn want(
+    policy: &PolicyName,
+    site: &Site,
+    snapshot: &abi::Snapshot,
+    proposal: &abi::Proposal,
+) -> Option<Want> {
+    let pool = snapshot.pools.get(usize::try_from(proposal.pool).ok()?)?;
+    let pool = site.pools.get(&PoolName::new(&pool.name))?;
+    Some(Want {
+        policy: policy.clone(),
+        pool: pool.name.clone(),
+        count: proposal.count,
+        from: Timestamp::from_second(proposal.from).ok()?,
+        until: Timestamp::from_second(proposal.until).ok()?,
+        priority: proposal.priority,
+        why: proposal.reason.clone(),
+        ticket: ticket(snapshot, &proposal.reason),
+    })
+}
+
+/// The ticket of the window that a reason names.
+fn ticket(snapshot: &abi::Snapshot, reason: &str) -> Option<Ticket> {
+    let window = snapshot.windows.iter().find(|window| reason.contains(&window.name))?;
+    window.attrs.iter().find(|(key, _)| key == "ticket").map(|(_, value)| Ticket::new(value))
+}
+
+/// What the snapshot is made of.
+#[derive(Clone, Copy)]
+pub struct Situation<'a> {
+    /// The instant.
+    pub now: Timestamp,
+    /// Seconds between two decisions.
+    pub tick_period_s: u32,
+    /// The site.
+    pub site: &'a Site,
+    /// The book.
+    pub book: &'a Book,
+    /// The look at both schedulers.
+    pub facts: &'a Facts,
+    /// The calendar.
+    pub calendar: &'a Calendar,
+}
+
+/// The facts of one tick, as policies see them.
+pub fn snapshot(situation: Situation<'_>) -> abi::Snapshot {
+    let Situation { now, tick_period_s, site, book, calendar, .. } = situation;
+    let pools: Vec<&PoolName> = site.pools.keys().collect();
+    let index = |name: &PoolName| pools.binary_search(&name).ok().and_then(|i| u32::try_from(i).ok());
+    let census = Census::new(site, book, now);
+    let nodes: Vec<abi::Node> = site.nodes.values().map(|node| self::node(situation, node, &index)).collect();
+    let ready = |pool: u32| nodes.iter().filter(|n| n.pool == Some(pool) && is_ready(n.state)).count();
+    let pools = site.pools.values().enumerate().map(|(i, pool)| {
+        let i = u32::try_from(i).unwrap_or(u32::MAX);
+        let count = census.of(&pool.name);
+        abi::Pool {
+            name: pool.name.to_string(),
+            domain: domain_code(Some(pool.domain())),
+            floor: pool.floor,
+            ceiling: pool.ceiling,
+            ready: u32::try_from(ready(i)).unwrap_or(u32::MAX),
+            arriving: count.arriving,
+            leaving: count.leaving,
+            home_nodes: u32::try_from(site.nodes.values().filter(|n| n.home == pool.name).count())
+                .unwrap_or(u32::MAX),
+            attrs: Vec::new(),
+        }
+    });
+    let pools = pools.collect();
+    abi::Snapshot {
+        now: now.as_second(),
+        tick_period: tick_period_s,
+        nodes,
+        pools,
+        queues: queues(situation, &index),
+        windows: calendar.windows().filter_map(|w| Some(window(w, index(&w.spec().pool)?, now))).collect(),
+        blackouts: calendar
+            .blackout_at(now)
+            .and_then(|b| Some((b, b.on_at(now)?)))
+            .map(|(blackout, end)| abi::Blackout {
+                name: blackout.spec().name.clone(),
+                start: now.as_second(),
+                end: end.as_second(),
+                attrs: vec![("reason".to_owned(), blackout.spec().reason.clone())],
+            })
+            .into_iter()
+            .collect(),
+        loans: Vec::new(),
+        attrs: Vec::new(),
+    }
+}
+
+const FREE: u8 = 0;
+const BUSY: u8 = 1;
+const MOVING: u8 = 2;
+const QUARANTINED: u8 = 3;
+const UNMANAGED: u8 = 4;
+const AWAY: u8 = 5;
+
+fn is_ready(state: u8) -> bool {
+    state == FREE || state == BUSY
+}
+
+fn domain_code(domain: Option<Domain>) -> u8 {
+    match domain {
+        None => 0,
+        Some(Domain::Slurm) => 1,
+        Some(Domain::Kubernetes) => 2,
+    }
+}
+
+fn node(situation: Situation<'_>, node: &Node, index: &impl Fn(&PoolName) -> Option<u32>) -> abi::Node {
+    let record = situation.book.nodes.get(&node.name);
+    let handover = situation.book.handover_of(&node.name);
+    let owner = match record.map(|r| r.management) {
+        Some(Management::Managed { owner }) if handover.is_none() => Some(owner),
+        Some(
+            Management::Managed { .. }
+            | Management::Unmanaged
+            | Management::Adopting
+            | Management::Releasing { .. },
+        )
+        | None => None,
+    };
+    let (busy, busy_until) = owner.map_or((false, None), |owner| busy(situation, node, owner));
+    let state = match (record, owner) {
+        (Some(record), _) if record.quarantine.is_some() => QUARANTINED,
+        (_, _) if handover.is_some() => MOVING,
+        (Some(_), Some(owner)) if !healthy(situation.facts, node, owner) => AWAY,
+        (Some(_), Some(_)) if busy => BUSY,
+        (Some(_), Some(_)) => FREE,
+        (Some(_) | None, None) | (None, Some(_)) => UNMANAGED,
+    };
+    let placed = record.and_then(|r| r.placement.as_ref()).map(|placement| &placement.pool);
+    abi::Node {
+        name: node.name.to_string(),
+        pool: owner.and(placed).and_then(index),
+        home: index(&node.home),
+        owner: domain_code(owner),
+        gpu_model: node.gpu_model.clone(),
+        gpus: node.gpus,
+        block: node.topology_block.clone().unwrap_or_default(),
+        state,
+        handover: handover.map_or(0, |h| match h.to {
+            Domain::Kubernetes => 1,
+            Domain::Slurm => 2,
+        }),
+        busy_until,
+        attrs: Vec::new(),
+    }
+}
+
+/// Whether work runs on the node, and until when at the latest; no instant for work without a limit.
+fn busy(situation: Situation<'_>, node: &Node, owner: Domain) -> (bool, Option<i64>) {
+    match owner {
+        Domain::Slurm => {
+            let Some(slurm) = situation.facts.slurm.value() else { return (false, None) };
+            let mut ends = slurm
+                .jobs
+                .values()
+                .filter(|job| job.state != JobState::Pending && job.nodes.contains(&node.slurm))
+                .map(|job| job.end_by)
+                .peekable();
+            if ends.peek().is_none() {
+                return (false, None);
+            }
+            let latest = ends.try_fold(Timestamp::MIN, |latest, end| Some(latest.max(end?)));
+            (true, latest.map(Timestamp::as_second))
+        }
+        // Pods have no time limit; which node holds any is not part of every look.
+        Domain::Kubernetes => (false, None),
+    }
+}
+
+fn healthy(facts: &Facts, node: &Node, owner: Domain) -> bool {
+    match owner {
+        Domain::Slurm => {
+            facts.slurm.value().and_then(|s| s.nodes.get(&node.slurm)).is_some_and(|n| match n.state {
+                BaseState::Idle | BaseState::Mixed | BaseState::Allocated => true,
+                BaseState::Down
+                | BaseState::Future
+                | BaseState::Error
+                | BaseState::Unknown
+                | BaseState::Other(_) => false,
+            })
+        }
+        Domain::Kubernetes => facts
+            .kubernetes
+            .value()
+            .and_then(|k| k.nodes.get(&node.kubernetes))
+            .is_some_and(|n| n.ready == Ready::True && n.allocatable_gpus == node.gpus),
+    }
+}
+
+fn queues(situation: Situation<'_>, index: &impl Fn(&PoolName) -> Option<u32>) -> Vec<abi::Queue> {
+    use std::collections::BTreeMap;
+    let mut groups: BTreeMap<(u32, u32, u32), (u32, u64)> = BTreeMap::new();
+    if let Some(slurm) = situation.facts.slurm.value() {
+        for pool in situation.site.pools.values() {
+            let gpu_bridge_core::model::PoolKind::Partition { partition } = &pool.kind else { continue };
+            let Some(pool) = index(&pool.name) else { continue };
+            let waits = slurm.jobs.values().filter(|job| {
+                job.state == JobState::Pending
+                    && job.gpus_per_node > 0
+                    && job.partition.split(',').any(|name| name == partition)
+            });
+            for job in waits {
+                let gpus = job.gpus_per_node.saturating_mul(job.node_count);
+                groups.entry((pool, gpus, job.node_count)).or_default().0 += 1;
+            }
+        }
+    }
+    if let Some(kubernetes) = situation.facts.kubernetes.value() {
+        for pod in &kubernetes.pending {
+            let pool = situation.site.pools.values().find(|pool| match &pool.kind {
+                gpu_bridge_core::model::PoolKind::Partition { .. } => false,
+                gpu_bridge_core::model::PoolKind::NodePool { labels, .. } => {
+                    pod.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+                }
+            });
+            let Some(pool) = pool.and_then(|pool| index(&pool.name)) else { continue };
+            let age = u64::try_from(pod.since.duration_until(situation.now).as_secs()).unwrap_or(0);
+            let group = groups.entry((pool, pod.gpus, 1)).or_default();
+            group.0 += 1;
+            group.1 = group.1.max(age);
+        }
+    }
+    groups
+        .into_iter()
+        .map(|((pool, gpus, gang), (count, age))| abi::Queue {
+            pool,
+            count,
+            gpus,
+            gang,
+            age,
+            attrs: Vec::new(),
+        })
+        .collect()
+}
+
+fn window(window: &Window, pool: u32, now: Timestamp) -> abi::Window {
+    let spec = window.spec();
+    let on = window.on_at(now);
+    // Without the whole history at hand: the occurrence that is on or in its cool-down.
+    let last = window.occurrences(now).find(|o| o.start <= now);
+    let next = window.occurrences(now).find(|o| o.start > now);
+    let mut attrs = vec![("owner".to_owned(), spec.owner.clone())];
+    attrs.extend(spec.ticket.iter().map(|ticket| ("ticket".to_owned(), ticket.to_string())));
+    abi::Window {
+        name: spec.name.to_string(),
+        pool,
+        nodes: spec.nodes,
+        overlap: match spec.overlap {
+            Overlap::Max => 0,
+            Overlap::Add => 1,
+        },
+        on: on.is_some(),
+        start: last.map(|o| o.start.as_second()),
+        end: last.map(|o| o.end.as_second()),
+        next_start: next.map(|o| o.start.as_second()),
+        next_end: next.map(|o| o.end.as_second()),
+        lead: u32::try_from(spec.lead.as_secs()).unwrap_or(u32::MAX),
+        cool_down: u32::try_from(spec.cooldown.as_secs()).unwrap_or(u32::MAX),
+        attrs,
+    }
+}

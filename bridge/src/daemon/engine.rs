@@ -1,0 +1,581 @@
+//! One tick of the daemon: look, check the rule, move handovers on, plan, write. It holds no rule of its own: what a look
+//! means, what may happen and what is written are `gpu-bridge-core`'s; here they are fed and carried out, every effect
+//! with its intent in the ledger before it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use gpu_bridge_core::book::{Management, Record};
+use gpu_bridge_core::calendar::Calendar;
+use gpu_bridge_core::denied::Denied;
+use gpu_bridge_core::event::{Action, Event, Outcome};
+use gpu_bridge_core::facts::kubernetes::{Acted, BindingProbe, NodeLook};
+use gpu_bridge_core::facts::slurm::Index;
+use gpu_bridge_core::facts::{Facts, Seen};
+use gpu_bridge_core::handover::{self, Requester};
+use gpu_bridge_core::ids::{Epoch, JobId, KubeNodeName, NodeName};
+use gpu_bridge_core::model::{Node, Site};
+use gpu_bridge_core::planner::{self, Plan, Want};
+use gpu_bridge_core::view::{self, Inputs, View};
+use gpu_bridge_core::{import, release, safety, step, want};
+use jiff::{SignedDuration, Timestamp};
+
+use super::clock::Clock;
+use super::decider::{self, Mode, Seat};
+use super::journal::{self, Journal};
+use crate::certainty::Certainty;
+use crate::kubernetes::Kubernetes;
+use crate::ledger::Disk;
+use crate::slurm::Slurm;
+
+/// An opening is not begun on a look that is older than this: it waits for the next tick.
+const OLDEST_LOOK_TO_OPEN_ON: SignedDuration = SignedDuration::from_secs(10);
+/// Looks at single nodes under way at once.
+const LOOKS_AT_ONCE: usize = 8;
+/// Events that one look may give one handover.
+const EVENTS_AT_ONCE: usize = 4;
+/// An eviction that a budget refused is asked for again after this.
+const EVICTION_RETRY: SignedDuration = SignedDuration::from_secs(5);
+
+/// What the engine works with.
+pub struct Parts {
+    /// The site.
+    pub site: Site,
+    /// The calendar.
+    pub calendar: Calendar,
+    /// The policies.
+    pub seats: Vec<Seat>,
+    /// The Slurm port.
+    pub slurm: Arc<dyn Slurm>,
+    /// The Kubernetes port.
+    pub kubernetes: Arc<dyn Kubernetes>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Seconds between two ticks, for policies.
+    pub tick_period_s: u32,
+}
+
+/// The daemon without its shell.
+pub struct Engine<D: Disk> {
+    pub(super) parts: Parts,
+    pub(super) journal: Journal<D>,
+    pub(super) epoch: Epoch,
+    /// The last look.
+    pub(super) facts: Arc<Facts>,
+    pub(super) looks: BTreeMap<NodeName, Seen<NodeLook>>,
+    pub(super) probes: BTreeMap<NodeName, Seen<BindingProbe>>,
+    pub(super) plan: Plan,
+    /// Marks of ours are yet to be read, because the ledger is new.
+    import_pending: bool,
+    /// When evictions on a node may be asked for again.
+    evict_again: BTreeMap<NodeName, Timestamp>,
+    /// The last decision recorded for each want, so that only changes are.
+    decisions: BTreeMap<String, String>,
+}
+
+/// What a tick did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ticked {
+    /// Something was written or went on: the next tick need not wait.
+    pub progress: bool,
+}
+
+/// How the engine begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beginning {
+    /// With a ledger that tells what is ours.
+    Known,
+    /// With a new ledger: marks of ours, if there are any, are imported.
+    Fresh,
+}
+
+/// Whether the rest of a node's writes may follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    GoOn,
+    /// Not on this node: the next look decides.
+    LeaveNode,
+    /// Not in this domain: it does not answer.
+    LeaveDomain,
+}
+
+impl<D: Disk> Engine<D> {
+    /// Begins a leadership: its epoch is above all that the ledger knows, and stands in the ledger before anything is done.
+    pub fn begin(
+        parts: Parts,
+        mut journal: Journal<D>,
+        beginning: Beginning,
+    ) -> Result<Self, journal::Error> {
+        let epoch = journal.book().epoch.map_or(Epoch(1), Epoch::next);
+        let now = parts.clock.now();
+        journal.record(now, &Event::Started { epoch, version: env!("CARGO_PKG_VERSION").to_owned() })?;
+        Ok(Self {
+            parts,
+            journal,
+            epoch,
+            facts: Arc::new(Facts {
+                slurm: Seen::unknown("not looked at yet"),
+                kubernetes: Seen::unknown("not looked at yet"),
+            }),
+            looks: BTreeMap::new(),
+            probes: BTreeMap::new(),
+            plan: Plan::default(),
+            import_pending: beginning == Beginning::Fresh,
+            evict_again: BTreeMap::new(),
+            decisions: BTreeMap::new(),
+        })
+    }
+
+    /// The ledger, the book and the store.
+    pub fn journal(&self) -> &Journal<D> {
+        &self.journal
+    }
+
+    /// Takes the engine apart, for the simulator's crashes.
+    pub fn into_parts(self) -> (Parts, Journal<D>) {
+        (self.parts, self.journal)
+    }
+
+    /// Ends in order.
+    pub fn stop(&mut self) -> Result<(), journal::Error> {
+        self.journal.record(self.parts.clock.now(), &Event::Stopped).map(drop)
+    }
+
+    /// One tick.
+    pub async fn tick(&mut self) -> Ticked {
+        self.look().await;
+        let before = self.journal.last().0;
+        if let Err(error) = self.journal.check() {
+            tracing::error!(%error, "the ledger cannot be written: nothing new is begun, closing goes on");
+        }
+        if self.import_pending && !self.import() {
+            return Ticked::default();
+        }
+        let mut away: Vec<&'static str> = Vec::new();
+        let names: Vec<NodeName> = self.parts.site.nodes.keys().cloned().collect();
+        let facts = Arc::clone(&self.facts);
+        let index = Index::new(&facts.slurm);
+        for name in names {
+            self.step(&name, &index);
+            self.write(&name, &index, &mut away).await;
+        }
+        self.decide().await;
+        self.alarms(&index);
+        Ticked { progress: self.journal.last().0 != before }
+    }
+
+    /// Looks at both schedulers, and at the nodes whose handovers need it. What does not answer is Unknown.
+    async fn look(&mut self) {
+        let watched: Vec<JobId> =
+            self.journal.book().under_way().flat_map(|handover| handover.jobs_seen.keys().copied()).collect();
+        let clock = &self.parts.clock;
+        let at = clock.now();
+        let (slurm, kubernetes) =
+            futures::join!(self.parts.slurm.look(&watched), self.parts.kubernetes.look());
+        self.facts = Arc::new(Facts { slurm: seen(at, slurm), kubernetes: seen(at, kubernetes) });
+        self.looks.clear();
+        self.probes.clear();
+        if self.facts.kubernetes.value().is_none() {
+            return;
+        }
+        let book = self.journal.book();
+        let wanted: Vec<(NodeName, KubeNodeName, bool, bool)> = self
+            .parts
+            .site
+            .nodes
+            .values()
+            .filter_map(|node| {
+                let record = book.nodes.get(&node.name)?;
+                let handover = book.handover_of(&node.name);
+                let (look, probe) = (view::needs_look(record, handover), view::needs_probe(handover));
+                (look || probe).then(|| (node.name.clone(), node.kubernetes.clone(), look, probe))
+            })
+            .collect();
+        let looks = futures::stream::iter(wanted).map(|(name, node, look, probe)| {
+            let (kubernetes, clock) = (Arc::clone(&self.parts.kubernetes), Arc::clone(&self.parts.clock));
+            async move {
+                let at = clock.now();
+                let looked = if look { Some(seen(at, kubernetes.look_at(&node).await)) } else { None };
+                let probed = if probe { Some(seen(at, kubernetes.probe_binding(&node).await)) } else { None };
+                (name, looked, probed)
+            }
+        });
+        let done: Vec<_> = looks.buffer_unordered(LOOKS_AT_ONCE).collect().await;
+        for (name, looked, probed) in done {
+            self.looks.extend(looked.map(|look| (name.clone(), look)));
+            self.probes.extend(probed.map(|probe| (name, probe)));
+        }
+    }
+
+    /// Looks at one node for a command that needs it.
+    pub(super) async fn look_at(&self, node: &Node) -> Seen<NodeLook> {
+        let at = self.parts.clock.now();
+        seen(at, self.parts.kubernetes.look_at(&node.kubernetes).await)
+    }
+
+    /// Adopts marks of ours that the new ledger does not explain. False until both sides were seen.
+    fn import(&mut self) -> bool {
+        let Some(import) = import::import(&self.parts.site, &self.facts) else {
+            tracing::warn!("the ledger is new: nothing is done until both schedulers were seen once");
+            return false;
+        };
+        let now = self.parts.clock.now();
+        for event in &import.events {
+            if let Err(error) = self.journal.record(now, event) {
+                tracing::error!(%error, "marks of ours could not be imported");
+                return false;
+            }
+        }
+        if let Some(highest) = import.highest_epoch
+            && highest >= self.epoch
+        {
+            let epoch = highest.next();
+            let started = Event::Started { epoch, version: env!("CARGO_PKG_VERSION").to_owned() };
+            if let Err(error) = self.journal.record(now, &started) {
+                tracing::error!(%error, "a new epoch could not be recorded");
+                return false;
+            }
+            self.epoch = epoch;
+        }
+        self.import_pending = false;
+        true
+    }
+
+    /// Calls `f` with the node's view, where the node has a record.
+    pub(super) fn with_view<R>(
+        &self,
+        name: &NodeName,
+        index: &Index<'_>,
+        f: impl FnOnce(&View<'_>) -> R,
+    ) -> Option<R> {
+        let node = self.parts.site.nodes.get(name)?;
+        let book = self.journal.book();
+        let unlooked = Seen::unknown("not looked at in this tick");
+        let unasked = Seen::unknown("not asked in this tick");
+        let blank = Record::default();
+        let view = View::new(Inputs {
+            now: self.parts.clock.now(),
+            epoch: self.epoch,
+            site: &self.parts.site,
+            node,
+            record: book.nodes.get(name).unwrap_or(&blank),
+            handover: book.handover_of(name),
+            facts: &self.facts,
+            index,
+            look: self.looks.get(name).unwrap_or(&unlooked),
+            probe: self.probes.get(name).unwrap_or(&unasked),
+        });
+        Some(f(&view))
+    }
+
+    /// Checks the rule, and takes the node's handover as far as this look shows.
+    fn step(&mut self, name: &NodeName, index: &Index<'_>) {
+        if !self.journal.book().nodes.contains_key(name) {
+            return;
+        }
+        let violation = self.with_view(name, index, |view| {
+            if view.record.quarantine.is_some() { None } else { safety::violation(view) }
+        });
+        if let Some(Some(why)) = violation {
+            tracing::error!(node = %name, %why, "SAFETY: the node is closed and quarantined");
+            self.record(&Event::Quarantined { node: name.clone(), why });
+        }
+        for _ in 0..EVENTS_AT_ONCE {
+            let next = self.with_view(name, index, |view| Some((view.handover?.id, step::next_event(view)?)));
+            let Some(Some((id, event))) = next else { break };
+            tracing::info!(node = %name, handover = %id, event = event.name(), "handover");
+            if !self.record(&Event::Handover { id, event }) {
+                break;
+            }
+        }
+        self.finish_release(name, index);
+    }
+
+    fn finish_release(&mut self, name: &NodeName, index: &Index<'_>) {
+        let done = self.with_view(name, index, |view| match view.record.management {
+            Management::Releasing { owner, mode } => release::is_done(view, owner, mode),
+            Management::Unmanaged | Management::Adopting | Management::Managed { .. } => false,
+        });
+        if done == Some(true) {
+            self.record(&Event::Released { node: name.clone() });
+        }
+    }
+
+    /// Records an event at the present instant; false where it could not be.
+    pub(super) fn record(&mut self, event: &Event) -> bool {
+        match self.journal.record(self.parts.clock.now(), event) {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::error!(error = %report(&error), "an event could not be recorded, so it did not happen");
+                false
+            }
+        }
+    }
+
+    /// Carries out what is missing on a node, in order.
+    async fn write(&mut self, name: &NodeName, index: &Index<'_>, away: &mut Vec<&'static str>) {
+        let actions = self.with_view(name, index, |view| match view.record.management {
+            Management::Releasing { owner, mode } => release::actions(view, owner, mode),
+            Management::Unmanaged | Management::Adopting | Management::Managed { .. } => want::actions(view),
+        });
+        let now = self.parts.clock.now();
+        let may_evict = self.evict_again.get(name).is_none_or(|again| *again <= now);
+        for action in actions.into_iter().flatten() {
+            let (domain, evicts) = match &action {
+                Action::Slurm(_) => ("slurm", false),
+                Action::Kubernetes(action) => ("kubernetes", is_eviction(action)),
+            };
+            if away.contains(&domain) || (evicts && !may_evict) {
+                continue;
+            }
+            if !action.is_closing() && self.too_old_to_open_on() {
+                tracing::warn!(node = %name, "the look is too old to open or evict on; the next tick looks again");
+                break;
+            }
+            match self.carry_out(name, &action).await {
+                Next::GoOn => {}
+                Next::LeaveNode => break,
+                Next::LeaveDomain => away.push(domain),
+            }
+        }
+    }
+
+    fn too_old_to_open_on(&self) -> bool {
+        let now = self.parts.clock.now();
+        let old = |at: Option<Timestamp>| at.is_none_or(|at| at.duration_until(now) > OLDEST_LOOK_TO_OPEN_ON);
+        old(at(&self.facts.slurm)) || old(at(&self.facts.kubernetes))
+    }
+
+    /// Intent, effect, outcome.
+    async fn carry_out(&mut self, name: &NodeName, action: &Action) -> Next {
+        let handover = self.journal.book().nodes.get(name).and_then(|record| record.handover);
+        let intent =
+            Event::Intent { handover, node: name.clone(), epoch: self.epoch, action: action.clone() };
+        let now = self.parts.clock.now();
+        let seq = if action.is_closing() {
+            self.journal.record_closing(now, &intent)
+        } else {
+            self.journal.record(now, &intent).map(Some)
+        };
+        let seq = match seq {
+            Ok(seq) => seq,
+            Err(error) => {
+                tracing::error!(node = %name, error = %report(&error), "an intent could not be recorded: not done");
+                return Next::LeaveNode;
+            }
+        };
+        let (outcome, next) = match action {
+            Action::Slurm(action) => match self.parts.slurm.act(action).await {
+                Ok(()) => (Outcome::Done, Next::GoOn),
+                Err(error) => {
+                    let why = report(&error);
+                    if error.certainty() == Certainty::NotDone {
+                        (Outcome::Refused { why }, Next::LeaveNode)
+                    } else {
+                        (Outcome::Unknown { why }, Next::LeaveDomain)
+                    }
+                }
+            },
+            Action::Kubernetes(action) => match self.parts.kubernetes.act(action).await {
+                Ok(Acted::Done) => (Outcome::Done, Next::GoOn),
+                Ok(Acted::Budget { why }) => {
+                    self.evict_again.insert(name.clone(), now.saturating_add(EVICTION_RETRY).unwrap_or(now));
+                    (Outcome::Budget { why }, Next::GoOn)
+                }
+                Ok(Acted::Refused { why }) => {
+                    self.evict_again.insert(name.clone(), now.saturating_add(EVICTION_RETRY).unwrap_or(now));
+                    (Outcome::Refused { why }, Next::GoOn)
+                }
+                Err(error) => {
+                    let why = report(&error);
+                    if error.certainty() == Certainty::NotDone {
+                        (Outcome::Refused { why }, Next::LeaveNode)
+                    } else {
+                        (Outcome::Unknown { why }, Next::LeaveDomain)
+                    }
+                }
+            },
+        };
+        match &outcome {
+            Outcome::Done | Outcome::Budget { .. } => {}
+            Outcome::Refused { why } | Outcome::Unknown { why } => {
+                tracing::warn!(node = %name, ?action, %why, "a write did not come off");
+            }
+        }
+        if let Some(seq) = seq {
+            self.record(&Event::Outcome { intent: seq.0, outcome });
+        }
+        next
+    }
+
+    /// Asks the policies, plans, and begins or cancels handovers.
+    async fn decide(&mut self) {
+        let now = self.parts.clock.now();
+        let situation = decider::Situation {
+            now,
+            tick_period_s: self.parts.tick_period_s,
+            site: &self.parts.site,
+            book: self.journal.book(),
+            facts: &self.facts,
+            calendar: &self.parts.calendar,
+        };
+        // Policies judge by facts: while a domain is away nothing new is decided; what was decided goes on.
+        if self.facts.slurm.value().is_none() || self.facts.kubernetes.value().is_none() {
+            return;
+        }
+        let snapshot = Arc::new(decider::snapshot(situation));
+        for seat in &mut self.parts.seats {
+            seat.ask(&self.parts.site, &snapshot).await;
+        }
+        let wants: Vec<Want> = self
+            .parts
+            .seats
+            .iter()
+            .filter(|seat| seat.mode == Mode::Active)
+            .flat_map(|seat| seat.wants.iter().cloned())
+            .collect();
+        let plan = planner::plan(self.planning(), &wants, &self.freeze());
+        for cancel in &plan.cancels {
+            let event = handover::Event::RollBack { why: cancel.why.clone() };
+            self.record(&Event::Handover { id: cancel.handover, event });
+        }
+        for one in &plan.moves {
+            let id = self.journal.book().next_handover();
+            let planned = one.clone().handover(id, self.epoch, now);
+            tracing::info!(node = %planned.node, handover = %id, to = %planned.to, why = %planned.why, "planned");
+            self.record(&Event::Planned(planned));
+        }
+        self.record_decisions(&plan, &wants);
+        self.plan = plan;
+    }
+
+    pub(super) fn planning(&self) -> planner::Situation<'_> {
+        planner::Situation {
+            now: self.parts.clock.now(),
+            site: &self.parts.site,
+            book: self.journal.book(),
+            facts: &self.facts,
+        }
+    }
+
+    /// A blackout that is on.
+    fn freeze(&self) -> planner::Freeze {
+        let now = self.parts.clock.now();
+        let blackout = self.parts.calendar.blackout_at(now)?;
+        let spec = blackout.spec();
+        Some(Denied::Blackout {
+            name: spec.name.clone(),
+            until: blackout.on_at(now)?,
+            why: spec.reason.clone(),
+        })
+    }
+
+    /// What was granted or denied to policies goes to the ledger when it changes.
+    fn record_decisions(&mut self, plan: &Plan, wants: &[Want]) {
+        let mut decisions: BTreeMap<String, (Want, String)> = BTreeMap::new();
+        for want in wants {
+            let key = format!("{}/{}/{}", want.policy, want.pool, want.from);
+            let moves = plan
+                .moves
+                .iter()
+                .filter(|m| by(&m.requester, want) && m.start_at == want.from.max(m.start_at));
+            let nodes: Vec<&str> = moves.filter(|m| m.pool == want.pool).map(|m| m.node.as_str()).collect();
+            let denial = plan.denials.iter().find(|denial| denial.want == *want);
+            let decided = match (nodes.is_empty(), denial) {
+                (true, None) => continue,
+                (false, None) => format!("granted: {}", nodes.join(", ")),
+                (true, Some(denial)) => format!("denied: {}", denial.reason),
+                (false, Some(denial)) => format!("granted: {}; denied: {}", nodes.join(", "), denial.reason),
+            };
+            decisions.insert(key, (want.clone(), decided));
+        }
+        for (key, (want, decided)) in decisions {
+            if self.decisions.get(&key) == Some(&decided) {
+                continue;
+            }
+            let asked = format!(
+                "{} nodes of {} from {} until {} ({})",
+                want.count, want.pool, want.from, want.until, want.why
+            );
+            let event = Event::Decision { policy: want.policy, asked, decided: decided.clone() };
+            if self.record(&event) {
+                self.decisions.insert(key, decided);
+            }
+        }
+    }
+
+    /// Raises the alarms that began and clears those that ended.
+    fn alarms(&mut self, index: &Index<'_>) {
+        let mut on: BTreeMap<String, (Option<NodeName>, String)> = BTreeMap::new();
+        let names: Vec<NodeName> = self.journal.book().nodes.keys().cloned().collect();
+        for name in names {
+            let alarms = self.with_view(&name, index, safety::alarms).unwrap_or_default();
+            on.extend(alarms.into_iter().map(|(key, text)| (key, (Some(name.clone()), text))));
+        }
+        if let Some(kubernetes) = self.facts.kubernetes.value()
+            && self.journal.book().nodes.values().any(|record| record.owner().is_some())
+        {
+            for flaw in safety::guard_flaws(&kubernetes.guards) {
+                let text = format!(
+                    "{flaw}: no gate opens until it stands again. `gpu-bridge kubernetes manifests | kubectl apply -f -`"
+                );
+                on.insert(format!("guard/{flaw}"), (None, text));
+            }
+        }
+        let book = self.journal.book();
+        let cleared: Vec<String> = book.alarms.keys().filter(|key| !on.contains_key(*key)).cloned().collect();
+        on.retain(|key, (_, text)| book.alarms.get(key).is_none_or(|alarm| alarm.text != *text));
+        for (key, (node, text)) in on {
+            tracing::warn!(alarm = %key, "{text}");
+            self.record(&Event::AlarmRaised { key, node, text });
+        }
+        for key in cleared {
+            self.record(&Event::AlarmCleared { key });
+        }
+    }
+}
+
+fn by(requester: &Requester, want: &Want) -> bool {
+    match requester {
+        Requester::Policy { policy } => policy == want.policy.as_str(),
+        Requester::Person { .. } => false,
+    }
+}
+
+fn is_eviction(action: &gpu_bridge_core::facts::kubernetes::Action) -> bool {
+    use gpu_bridge_core::facts::kubernetes::Action;
+    match action {
+        Action::Evict { .. } => true,
+        Action::CloseGate { .. } | Action::OpenGate { .. } | Action::Mark(_) => false,
+    }
+}
+
+fn seen<T, E: std::error::Error>(at: Timestamp, answer: Result<T, E>) -> Seen<T> {
+    match answer {
+        Ok(value) => Seen::At { at, value },
+        Err(error) => Seen::unknown(report(&error)),
+    }
+}
+
+fn at<T>(seen: &Seen<T>) -> Option<Timestamp> {
+    match seen {
+        Seen::At { at, .. } => Some(*at),
+        Seen::Unknown { .. } => None,
+    }
+}
+
+/// An error with its sources, on one line.
+pub(crate) fn report(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,279 @@
+//! The ledger, the book that it adds up to, and the store that keeps a copy of both for queries. An event is checked
+//! against the book, made durable, and only then believed; the store follows, and is rebuilt when in doubt.
+
+use std::ops::Bound;
+use std::path::Path;
+
+use gpu_bridge_core::book::{self, Book, Record};
+use gpu_bridge_core::event::Event;
+use gpu_bridge_core::handover::Handover;
+use gpu_bridge_core::ids::{HandoverId, NodeName};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::{self, Disk, FileDisk, Ledger, LineHash, Recorded, Replay, Seq};
+use crate::store::{self, Batch, Mark, Opened, Reason, Standing, Store, Table};
+
+/// Schema of the tables below; another one has the store rebuilt.
+const SCHEMA: u32 = 1;
+const NODES: Table<String, Record> = Table::new("nodes");
+const HANDOVERS: Table<u64, Handover> = Table::new("handovers");
+/// Ledger lines by the node that they concern, as `NODE NUL SEQ`.
+const LINES: Table<String, Line> = Table::new("lines");
+
+/// A line of the ledger, as queries show it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// Its number.
+    pub seq: u64,
+    /// When it was written.
+    pub at: Timestamp,
+    /// What happened.
+    pub event: Event,
+}
+
+/// Why an event could not be recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It does not fit the book: a bug, or a ledger of another history.
+    #[error("an event does not fit what the ledger says so far")]
+    Misfit(#[from] book::Error),
+    /// The ledger could not be written.
+    #[error(transparent)]
+    Ledger(#[from] ledger::Error),
+    /// The store's folder can't be used.
+    #[error("the store cannot be opened")]
+    Store(#[from] store::Error),
+}
+
+/// Ledger, book and store.
+#[derive(Debug)]
+pub struct Journal<D: Disk = FileDisk> {
+    ledger: Ledger<Event, D>,
+    book: Book,
+    store: Option<Store>,
+}
+
+/// What opening found.
+#[derive(Debug)]
+pub struct Opening {
+    /// What the ledger held.
+    pub replay: Replay,
+    /// Why the store was rebuilt, where it was.
+    pub rebuilt: Option<Reason>,
+}
+
+impl Journal {
+    /// Opens the state folder `dir`: replays the ledger into the book, and brings the store up to it.
+    pub fn open(dir: &Path, now: Timestamp) -> Result<(Self, Opening), Error> {
+        let mut book = Book::default();
+        let mut misfit = None;
+        let (ledger, replay) = Ledger::open(dir, now, |entry: ledger::Entry<Event>| {
+            if misfit.is_none() {
+                misfit = book.apply(entry.seq.0, entry.at, &entry.event).err();
+            }
+        })?;
+        if let Some(misfit) = misfit {
+            return Err(misfit.into());
+        }
+        let (mut store, opened) = Store::open(dir, SCHEMA, now)?;
+        let mut rebuilt = match opened {
+            Opened::Fresh | Opened::AsOf(_) => None,
+            Opened::Rebuild { reason, .. } => Some(reason),
+        };
+        let reason = store.is_ahead_of(replay.last).or(catch_up(&mut store, dir)?);
+        if let Some(reason) = reason {
+            (store, _) = store.rebuild(reason.clone(), now)?;
+            catch_up(&mut store, dir)?;
+            rebuilt = Some(reason);
+        }
+        Ok((Self { ledger, book, store: Some(store) }, Opening { replay, rebuilt }))
+    }
+}
+
+/// Applies the ledger's lines that the store does not have; gives the reason for a rebuild where it has others.
+fn catch_up(store: &mut Store, dir: &Path) -> Result<Option<Reason>, Error> {
+    const LINES_AT_ONCE: usize = 1_000;
+    let mut book = Book::default();
+    let mut batch = Batch::new();
+    let mut waiting = 0;
+    let mut last = None;
+    for entry in ledger::Entries::<Event>::open(&ledger::path_in(dir))? {
+        let entry = entry?;
+        book.apply(entry.seq.0, entry.at, &entry.event)?;
+        let mark = Mark { seq: entry.seq, hash: entry.hash };
+        match store.standing(mark) {
+            Standing::Differs => return Ok(Some(Reason::OtherLedger { at: entry.seq })),
+            Standing::Known => continue,
+            Standing::New => {}
+        }
+        put(&mut batch, &book, entry.seq, entry.at, &entry.event)?;
+        last = Some(mark);
+        waiting += 1;
+        if waiting >= LINES_AT_ONCE {
+            store.apply(mark, std::mem::take(&mut batch))?;
+            (waiting, last) = (0, None);
+        }
+    }
+    if let Some(mark) = last {
+        store.apply(mark, batch)?;
+    }
+    Ok(None)
+}
+
+/// What one event changes in the tables.
+fn put(batch: &mut Batch, book: &Book, seq: Seq, at: Timestamp, event: &Event) -> Result<(), store::Error> {
+    let handover = handover_of(event);
+    if let Some(handover) = handover.and_then(|id| book.handovers.get(&id)) {
+        batch.put(&HANDOVERS, &handover.id.0, handover)?;
+    }
+    let node = node_of(event).or_else(|| Some(book.handovers.get(&handover?)?.node.clone()));
+    if let Some(node) = node {
+        let line = Line { seq: seq.0, at, event: event.clone() };
+        batch.put(&LINES, &line_key(&node, seq.0), &line)?;
+        match book.nodes.get(&node) {
+            Some(record) => batch.put(&NODES, &node.to_string(), record)?,
+            None => batch.remove(&NODES, &node.to_string()),
+        }
+    }
+    Ok(())
+}
+
+fn line_key(node: &NodeName, seq: u64) -> String {
+    format!("{node}\0{seq:020}")
+}
+
+fn handover_of(event: &Event) -> Option<HandoverId> {
+    match event {
+        Event::Planned(handover) => Some(handover.id),
+        Event::Handover { id, .. } => Some(*id),
+        Event::Intent { handover, .. } => *handover,
+        Event::Started { .. }
+        | Event::Stopped
+        | Event::IdsSeen { .. }
+        | Event::Found { .. }
+        | Event::Outcome { .. }
+        | Event::Decision { .. }
+        | Event::AlarmRaised { .. }
+        | Event::AlarmCleared { .. }
+        | Event::Quarantined { .. }
+        | Event::QuarantineEnded { .. }
+        | Event::Imported { .. }
+        | Event::ReleaseStarted { .. }
+        | Event::Released { .. }
+        | Event::Note { .. } => None,
+    }
+}
+
+fn node_of(event: &Event) -> Option<NodeName> {
+    match event {
+        Event::Planned(handover) => Some(handover.node.clone()),
+        Event::Found { node, .. }
+        | Event::Intent { node, .. }
+        | Event::Quarantined { node, .. }
+        | Event::QuarantineEnded { node }
+        | Event::Imported { node, .. }
+        | Event::ReleaseStarted { node, .. }
+        | Event::Released { node } => Some(node.clone()),
+        Event::AlarmRaised { node, .. } | Event::Note { node, .. } => node.clone(),
+        Event::Started { .. }
+        | Event::Stopped
+        | Event::IdsSeen { .. }
+        | Event::Handover { .. }
+        | Event::Outcome { .. }
+        | Event::Decision { .. }
+        | Event::AlarmCleared { .. } => None,
+    }
+}
+
+impl<D: Disk> Journal<D> {
+    /// Opens a ledger on any disk, without a store: for the simulator.
+    pub fn open_on(disk: D, now: Timestamp) -> Result<(Self, Replay), Error> {
+        let mut book = Book::default();
+        let mut misfit = None;
+        let (ledger, replay) = Ledger::open_on(disk, now, |entry: ledger::Entry<Event>| {
+            if misfit.is_none() {
+                misfit = book.apply(entry.seq.0, entry.at, &entry.event).err();
+            }
+        })?;
+        match misfit {
+            Some(misfit) => Err(misfit.into()),
+            None => Ok((Self { ledger, book, store: None }, replay)),
+        }
+    }
+
+    /// What the ledger adds up to.
+    pub fn book(&self) -> &Book {
+        &self.book
+    }
+
+    /// The last line's number and hash.
+    pub fn last(&self) -> (Seq, LineHash) {
+        self.ledger.last()
+    }
+
+    /// Records an event durably. On an error it did not happen.
+    pub fn record(&mut self, at: Timestamp, event: &Event) -> Result<Seq, Error> {
+        self.book.accepts(at, event)?;
+        if self.ledger.is_poisoned() {
+            self.ledger.recover()?;
+        }
+        let seq = self.ledger.append(at, event)?;
+        self.believe(seq, at, event)?;
+        Ok(seq)
+    }
+
+    /// Records an intent that only closes: where the disk is full its line waits in memory, and `None` comes back.
+    pub fn record_closing(&mut self, at: Timestamp, event: &Event) -> Result<Option<Seq>, Error> {
+        match self.record(at, event) {
+            Ok(seq) => Ok(Some(seq)),
+            Err(Error::Misfit(misfit)) => Err(Error::Misfit(misfit)),
+            Err(error @ (Error::Ledger(_) | Error::Store(_))) => {
+                tracing::error!(%error, "the ledger cannot be written; closing goes on, openings wait");
+                match self.ledger.append_best_effort(at, event)? {
+                    Recorded::Durable(seq) => {
+                        self.believe(seq, at, event)?;
+                        Ok(Some(seq))
+                    }
+                    // Not applied to the book: an intent without an outcome changes nothing there.
+                    Recorded::Waiting { .. } => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// Can lines be written? Tries, where some wait or the last sync failed.
+    pub fn check(&mut self) -> Result<(), Error> {
+        if self.ledger.is_poisoned() {
+            self.ledger.recover()?;
+        }
+        self.ledger.flush()?;
+        Ok(())
+    }
+
+    fn believe(&mut self, seq: Seq, at: Timestamp, event: &Event) -> Result<(), Error> {
+        self.book.apply(seq.0, at, event)?;
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let mut batch = Batch::new();
+        let (last, hash) = self.ledger.last();
+        let kept = put(&mut batch, &self.book, seq, at, event)
+            .and_then(|()| store.apply(Mark { seq: last, hash }, batch));
+        if let Err(error) = kept {
+            // The ledger is the authority: the store is caught up or rebuilt at the next start.
+            tracing::error!(%error, "the store cannot be written; queries show less until the next start");
+            self.store = None;
+        }
+        Ok(())
+    }
+
+    /// The newest `limit` lines that concern a node, oldest first.
+    pub fn lines(&self, node: &NodeName, limit: usize) -> Result<Vec<Line>, store::Error> {
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
+        let (from, to) = (line_key(node, 0), line_key(node, u64::MAX));
+        let rows = store.rows_between(&LINES, Bound::Included(&from), Bound::Included(&to));
+        let mut lines =
+            rows.rev().take(limit).map(|row| row.map(|(_, line)| line)).collect::<Result<Vec<_>, _>>()?;
+        lines.reverse();
+        Ok(lines)
+    }
+}

@@ -1,0 +1,204 @@
+//! Carries out what people ask for, by the rules: nothing here writes to a scheduler; it begins handovers, rolls them
+//! back, starts releases, and the next ticks do the rest.
+
+use std::collections::BTreeSet;
+
+use gpu_bridge_core::adoption::{self, Adoption};
+use gpu_bridge_core::book::Management;
+use gpu_bridge_core::denied::Denied;
+use gpu_bridge_core::event::{Event, ReleaseMode};
+use gpu_bridge_core::facts::Seen;
+use gpu_bridge_core::facts::slurm::Index;
+use gpu_bridge_core::gate;
+use gpu_bridge_core::handover;
+use gpu_bridge_core::ids::{HandoverId, NodeName, Ticket};
+use gpu_bridge_core::model::{Domain, Node};
+use gpu_bridge_core::planner;
+
+use super::command::{Adopting, Command, Go, Refusal, Releasing, Reply};
+use super::engine::{Engine, report};
+use crate::ledger::Disk;
+
+/// Ledger lines that `explain` shows.
+const LINES_SHOWN: usize = 200;
+
+impl<D: Disk> Engine<D> {
+    /// Answers one request of `user`.
+    pub async fn request(&mut self, user: &str, command: Command) -> Result<Reply, Refusal> {
+        match command {
+            Command::Move { node, to, reason, ticket } => self.request_move(user, &node, to, &reason, ticket),
+            Command::Cancel { handover, reason } => self.request_cancel(user, handover, &reason),
+            Command::Adopt { nodes, owner, go } => self.request_adoption(user, &nodes, owner, go).await,
+            Command::Release { nodes, mode, go } => self.request_release(&nodes, mode, go).await,
+            Command::Explain { node } => {
+                self.node(&node)?;
+                let lines = self.journal.lines(&node, LINES_SHOWN);
+                let lines = lines.map_err(|error| Refusal::Away { why: report(&error) })?;
+                Ok(Reply::Explained { lines })
+            }
+        }
+    }
+
+    fn request_move(
+        &mut self,
+        user: &str,
+        node: &NodeName,
+        to: Domain,
+        reason: &str,
+        ticket: Option<Ticket>,
+    ) -> Result<Reply, Refusal> {
+        if reason.trim().is_empty() || reason.chars().any(char::is_control) {
+            let found = format!("reason {reason:?}");
+            return Err(Refusal::Invalid {
+                found,
+                expected: "one line that says why, for the ledger".into(),
+            });
+        }
+        let planned = planner::requested(self.planning(), node, to, reason, user, ticket);
+        let planned = planned.map_err(|denied| Refusal::Denied { denied })?;
+        let id = self.journal.book().next_handover();
+        self.begin_handover(planned.handover(id, self.epoch, self.parts.clock.now()))
+    }
+
+    fn begin_handover(&mut self, handover: handover::Handover) -> Result<Reply, Refusal> {
+        let id = handover.id;
+        self.must_record(&Event::Planned(handover))?;
+        Ok(Reply::Planned { handover: id })
+    }
+
+    fn request_cancel(&mut self, user: &str, id: HandoverId, reason: &str) -> Result<Reply, Refusal> {
+        let Some(handover) = self.journal.book().handovers.get(&id) else {
+            let expected = "a handover that `gpu-bridge status` lists".to_owned();
+            return Err(Refusal::Invalid { found: format!("handover {id}"), expected });
+        };
+        if self.journal.book().record(&handover.node).adopted_from_quarantine {
+            let denied = Denied::Quarantined {
+                node: handover.node.clone(),
+                why: "its adoption ends a quarantine and can only go on; `release` lets go of the node"
+                    .to_owned(),
+            };
+            return Err(Refusal::Denied { denied });
+        }
+        let event = handover::Event::RollBack { why: format!("cancelled by {user}: {reason}") };
+        if let Err(denied) = handover.next(self.parts.clock.now(), &event) {
+            return Err(Refusal::Denied { denied });
+        }
+        self.must_record(&Event::Handover { id, event })?;
+        Ok(Reply::Cancelling { handover: id })
+    }
+
+    async fn request_adoption(
+        &mut self,
+        user: &str,
+        nodes: &[NodeName],
+        owner: Option<Domain>,
+        go: Go,
+    ) -> Result<Reply, Refusal> {
+        let mut answers = Vec::new();
+        for name in nodes.iter().collect::<BTreeSet<_>>() {
+            let node = self.node(name)?.clone();
+            let look = self.look_at(&node).await;
+            let proposed =
+                adoption::propose(&self.parts.site, self.journal.book(), &node, owner, &self.facts, &look);
+            let handover = match (&proposed, go) {
+                (Ok(adoption), Go::Yes) => Some(self.begin_adoption(user, adoption)?),
+                (Ok(_), Go::Plan) | (Err(_), _) => None,
+            };
+            answers.push(Adopting { node: name.clone(), adoption: proposed, handover });
+        }
+        Ok(Reply::Adopting { nodes: answers })
+    }
+
+    fn begin_adoption(&mut self, user: &str, adoption: &Adoption) -> Result<HandoverId, Refusal> {
+        let node = adoption.node.clone();
+        if adoption.ends_quarantine {
+            self.must_record(&Event::QuarantineEnded { node: node.clone() })?;
+        }
+        self.must_record(&Event::Found { node, found: adoption.found.clone() })?;
+        let id = self.journal.book().next_handover();
+        let handover = adoption.handover(id, self.epoch, user, self.parts.clock.now());
+        self.must_record(&Event::Planned(handover))?;
+        Ok(id)
+    }
+
+    async fn request_release(
+        &mut self,
+        nodes: &[NodeName],
+        mode: ReleaseMode,
+        go: Go,
+    ) -> Result<Reply, Refusal> {
+        let names: BTreeSet<NodeName> = if nodes.is_empty() {
+            let book = self.journal.book();
+            book.nodes
+                .iter()
+                .filter(|(_, record)| record.owner().is_some())
+                .map(|(name, _)| name.clone())
+                .collect()
+        } else {
+            nodes.iter().cloned().collect()
+        };
+        let mut answers = Vec::new();
+        for name in names {
+            let node = self.node(&name)?.clone();
+            let leaves = self.may_release(&node, mode).await;
+            if leaves.is_ok() && go == Go::Yes {
+                self.must_record(&Event::ReleaseStarted { node: name.clone(), mode })?;
+            }
+            let open_on_both = mode == ReleaseMode::AsFound && self.was_open_on_both(&name);
+            answers.push(Releasing { node: name, leaves, open_on_both });
+        }
+        Ok(Reply::Releasing { nodes: answers })
+    }
+
+    fn was_open_on_both(&self, name: &NodeName) -> bool {
+        let record = self.journal.book().record(name);
+        record
+            .found
+            .is_none_or(|found| found.slurm_drain.is_none() && found.taints.is_empty() && !found.listed)
+    }
+
+    /// What a release would leave, or why it can't be.
+    async fn may_release(&self, node: &Node, mode: ReleaseMode) -> Result<String, String> {
+        let record = self.journal.book().record(&node.name);
+        let owner = match (record.management, record.handover) {
+            (Management::Managed { owner } | Management::Releasing { owner, .. }, None) => owner,
+            (_, Some(handover)) => {
+                return Err(format!("it is in handover {handover}; wait for its end, or cancel it"));
+            }
+            (Management::Unmanaged | Management::Adopting, None) => {
+                return Err("it is not managed".to_owned());
+            }
+        };
+        match mode {
+            ReleaseMode::Plain => {
+                Ok(format!("{owner} stays open, {} stays closed by plain means", owner.other()))
+            }
+            ReleaseMode::AsFound => {
+                // Opening both sides is only harmless where at most one of them has work.
+                let slurm = gate::slurm::jobs_on(&Index::new(&self.facts.slurm), &node.slurm);
+                let seen = gate::slurm::find(&self.facts.slurm, &node.slurm).map(drop);
+                seen.map_err(|why| format!("Slurm must be seen first: {why}"))?;
+                match self.look_at(node).await {
+                    Seen::Unknown { why } => Err(format!("Kubernetes must be seen first: {why}")),
+                    Seen::At { value, .. } if !value.holders.is_empty() && !slurm.is_empty() => {
+                        Err("both schedulers have GPU work on it".to_owned())
+                    }
+                    Seen::At { .. } => Ok("exactly as it was found".to_owned()),
+                }
+            }
+        }
+    }
+
+    fn node(&self, name: &NodeName) -> Result<&Node, Refusal> {
+        self.parts
+            .site
+            .nodes
+            .get(name)
+            .ok_or_else(|| Refusal::Denied { denied: Denied::UnknownNode { node: name.clone() } })
+    }
+
+    fn must_record(&mut self, event: &Event) -> Result<(), Refusal> {
+        let recorded = self.journal.record(self.parts.clock.now(), event);
+        recorded.map(drop).map_err(|error| Refusal::Ledger { why: report(&error) })
+    }
+}
