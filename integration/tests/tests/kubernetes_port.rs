@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use gpu_bridge::kubernetes::client::{Client, Options};
 use gpu_bridge::kubernetes::manifests::ManifestOptions;
-use gpu_bridge::kubernetes::{Error, Kubernetes as _};
+use gpu_bridge::kubernetes::{Certainty, Error, Kubernetes as _};
 use gpu_bridge_core::facts::kubernetes::{
     Acted, Action, BindingProbe, Effect, Eviction, GuardState, Guards, Holder, Marks, NodeLook, PodRef,
     Ready, Taint,
 };
 use gpu_bridge_core::ids::KubeNodeName;
 use gpu_bridge_core::mark::{LABEL_OWNER, TAINT_DRAINING, TAINT_SLURM};
-use gpu_bridge_labs::kubernetes::{Lab, Node, Options as LabOptions, unsupported};
+use gpu_bridge_labs::kubernetes::{Lab, Node, Options as LabOptions, Part, unsupported};
 use gpu_bridge_labs::wait_until;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::request::Request;
@@ -32,7 +32,7 @@ struct World {
     admin: kube::Client,
     /// The port with the daemon's own rights.
     port: Client,
-    _lab: Lab,
+    lab: Lab,
 }
 
 /// A lab with guards, its nodes registered as Slurm's.
@@ -53,7 +53,7 @@ async fn world() -> Option<World> {
     installer.install().await.unwrap();
     installer.install().await.unwrap();
     let port = Client::connect(options(lab.kubeconfig_of("gpu-bridge").unwrap())).await.unwrap();
-    Some(World { admin: lab.client().await.unwrap(), port, _lab: lab })
+    Some(World { admin: lab.client().await.unwrap(), port, lab })
 }
 
 impl World {
@@ -432,6 +432,49 @@ async fn others_marks_survive_and_ours_are_guarded() {
         (guards.bindings, guards.marks, guards.gate),
         (GuardState::Standing, GuardState::Missing, GuardState::Standing)
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_are_refused_and_a_frozen_server_leaves_it_open() {
+    let Some(world) = world().await else { return };
+    world.open("gpu1").await;
+    let guards = ManifestOptions::new(["gpu1", "gpu2"].map(KubeNodeName::from), "gpu-bridge");
+    let options = |kubeconfig| Options {
+        kubeconfig: Some(kubeconfig),
+        deadline: Duration::from_secs(5),
+        ..Options::new(guards.clone())
+    };
+    // What admission refuses even to one who may do anything certainly was not done.
+    let close = Action::CloseGate { node: "gpu1".into() };
+    let admin = Client::connect(options(world.lab.kubeconfig())).await.unwrap();
+    let error = admin.act(&close).await.unwrap_err();
+    assert_eq!(error.certainty(), Certainty::NotDone, "{error}");
+    assert!(error.to_string().contains("only gpu-bridge changes its Gate"), "{error}");
+
+    // Without the printed rights nothing is seen, and the error says what to do.
+    let path = world.lab.path().join("stranger");
+    let text = std::fs::read_to_string(world.lab.kubeconfig_of("gpu-bridge").unwrap()).unwrap();
+    std::fs::write(&path, text.replace(world.lab.token("gpu-bridge").unwrap(), "not-a-token")).unwrap();
+    let stranger = Client::connect(options(path)).await.unwrap();
+    assert!(matches!(stranger.look().await, Err(Error::Unauthorized { .. })));
+    let rights = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    world.delete(rights, "gpu-bridge", &DeleteParams::default()).await;
+    let error = wait_until("the rights to be gone", LIMIT, async || match world.port.look().await {
+        Err(error @ Error::Forbidden { .. }) => Ok(error),
+        other => Err(format!("{other:?}")),
+    });
+    let error = error.await.unwrap().to_string();
+    assert!(
+        error.contains("not allowed to") && error.contains("apply the printed RBAC manifests"),
+        "{error}"
+    );
+
+    world.lab.pause(&Part::ApiServer).unwrap();
+    let error = admin.act(&close).await.unwrap_err();
+    let look = admin.look_at(&"gpu1".into()).await;
+    world.lab.resume(&Part::ApiServer).unwrap();
+    assert_eq!(error.certainty(), Certainty::MayBeDone, "{error}");
+    assert!(matches!(look, Err(Error::Unanswered { .. })), "{look:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
