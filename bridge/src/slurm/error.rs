@@ -176,10 +176,10 @@ pub enum Error {
     },
     /// The write could not begin.
     #[error("nothing was written: {0}")]
-    NothingWritten(#[source] Box<Error>),
+    NothingWritten(Box<Error>),
     /// The write was sent, and could not be read back.
     #[error("written, but not read back: {0}")]
-    NotReadBack(#[source] Box<Error>),
+    NotReadBack(Box<Error>),
     /// It did not come to an end in time.
     #[error("{what}: not done within {} s", after.as_secs())]
     Deadline {

@@ -30,7 +30,7 @@ async fn lab() -> Result<Option<Lab>> {
 /// A client over TCP with a token that `folder` keeps.
 async fn client(lab: &Lab, folder: &Path) -> Result<Client> {
     let token_file = folder.join("token");
-    std::fs::write(&token_file, lab.token("slurm", Duration::from_secs(3600)).await?)?;
+    std::fs::write(&token_file, lab.token("slurm", Duration::from_hours(1)).await?)?;
     Ok(connect(options(lab, &token_file))?)
 }
 
@@ -112,7 +112,7 @@ async fn drains_of_ours_come_and_go_and_others_stay() -> Result<()> {
     for action in [drain("gpu2", OURS, None), drain("gpu2", OURS, Some("bad dis")), undrain("gpu2", OURS)] {
         match client.act(&action).await {
             Err(error @ Error::ForeignDrain { .. }) => {
-                assert_eq!(error.certainty(), Certainty::NotApplied);
+                assert_eq!(error.certainty(), Certainty::NotDone);
                 assert!(
                     error.to_string().contains("bad disk") && error.to_string().contains("root"),
                     "{error}"
@@ -132,7 +132,7 @@ async fn drains_of_ours_come_and_go_and_others_stay() -> Result<()> {
 
     for (name, unknown) in [("gpu99", true), ("gpu[1-2]", false), ("gpu1,gpu2", false), ("../ping", false)] {
         let error = client.act(&drain(name, OURS, None)).await.unwrap_err();
-        assert_eq!(error.certainty(), Certainty::NotApplied, "{error}");
+        assert_eq!(error.certainty(), Certainty::NotDone, "{error}");
         assert!(error.to_string().contains(name), "{unknown} {error}");
     }
     Ok(())
@@ -208,7 +208,7 @@ async fn reservations_take_the_shape_that_is_asked_for() -> Result<()> {
     let maint = [&["scontrol"], &maint[..], &["Nodes=gpu1", "Flags=MAINT"]].concat();
     lab.run(&maint).await?;
     let refused = client.act(&Action::Unreserve { name: "maint".into() }).await.unwrap_err();
-    assert_eq!(refused.certainty(), Certainty::NotApplied);
+    assert_eq!(refused.certainty(), Certainty::NotDone);
     assert!(client.look(&[]).await?.reservations.contains_key("maint"));
     let nowhere = ReservationSpec { node: node("gpu99"), ..spec };
     let error = client.act(&Action::Reserve(nowhere)).await.unwrap_err();
@@ -296,12 +296,12 @@ async fn what_is_away_or_expired_is_said_so() -> Result<()> {
     let expired = client.look(&[]).await.unwrap_err();
     assert!(matches!(expired, Error::Credentials { .. }), "{expired}");
     let refused = client.act(&drain("gpu1", OURS, None)).await.unwrap_err();
-    assert_eq!(refused.certainty(), Certainty::NotApplied, "{refused}");
-    std::fs::write(&token_file, lab.token("slurm", Duration::from_secs(3600)).await?)?;
+    assert_eq!(refused.certainty(), Certainty::NotDone, "{refused}");
+    std::fs::write(&token_file, lab.token("slurm", Duration::from_hours(1)).await?)?;
     client.look(&[]).await?;
     std::fs::rename(&token_file, folder.path().join("away"))?;
     assert!(matches!(client.look(&[]).await, Err(Error::Token { .. })));
-    std::fs::write(&token_file, lab.token("alice", Duration::from_secs(3600)).await?)?;
+    std::fs::write(&token_file, lab.token("alice", Duration::from_hours(1)).await?)?;
     let alice = connect(Options { user: "alice".into(), ..options(&lab, &token_file) })?;
     let forbidden = alice.act(&drain("gpu1", OURS, None)).await.unwrap_err();
     assert!(matches!(forbidden, Error::Forbidden { .. }), "{forbidden}");
@@ -311,7 +311,7 @@ async fn what_is_away_or_expired_is_said_so() -> Result<()> {
     let away = client.look(&[]).await.unwrap_err();
     assert!(matches!(away, Error::Unreachable { .. }), "{away}");
     let refused = client.act(&drain("gpu1", OURS, None)).await.unwrap_err();
-    assert_eq!(refused.certainty(), Certainty::NotApplied, "{refused}");
+    assert_eq!(refused.certainty(), Certainty::NotDone, "{refused}");
     lab.start(&Daemon::Slurmrestd).await?;
     client.look(&[]).await?;
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use gpu_bridge::slurm::{Certainty, Client, Error, Options, Slurm as _, connect};
+use gpu_bridge::certainty::Certainty;
+use gpu_bridge::slurm::{Client, Error, Options, Slurm as _, connect};
 use gpu_bridge_core::facts::slurm::{Action, BaseState, JobState, NodeFlag, ReservationSpec, RunningJobs};
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use jiff::{SignedDuration, Timestamp};
@@ -26,8 +27,8 @@ struct World {
 /// The command that plays scontrol, built where it is not there yet.
 fn mock_scontrol() -> Result<PathBuf> {
     let build = ["build", "--quiet", "--package", "slurm-mock", "--bin", "mock-scontrol"];
-    let built = std::process::Command::new(env!("CARGO")).args(build).status()?;
-    ensure!(built.success(), "cannot build mock-scontrol");
+    let status = std::process::Command::new(env!("CARGO")).args(build).status()?;
+    ensure!(status.success(), "cannot build mock-scontrol");
     let test = std::env::current_exe()?;
     let folder = test.parent().and_then(std::path::Path::parent).context("a test lies in deps")?;
     Ok(folder.join("mock-scontrol"))
@@ -120,9 +121,8 @@ async fn a_look_is_whole_or_an_error() -> Result<()> {
     ] {
         for path in ["/nodes", "/jobs/state", "/job/", "/reservations", "/partitions"] {
             mock.inject(Fault::once(path, wrong.clone()).times(2));
-            let error = match client.look(&[]).await {
-                Err(error) => error,
-                Ok(_) => anyhow::bail!("{wrong:?} on {path} was taken for an answer"),
+            let Err(error) = client.look(&[]).await else {
+                anyhow::bail!("{wrong:?} on {path} was taken for an answer");
             };
             assert!(error.to_string().contains(seen), "{wrong:?} on {path}: {error}");
             mock.clear_faults();
@@ -159,13 +159,13 @@ async fn a_write_is_believed_when_it_is_seen() -> Result<()> {
     // Not sent again when its answer is lost, and not known where it cannot be read back.
     mock.inject(Fault::once("/node/gpu4", Wrong::Reset).times(1));
     let lost = client.act(&drain(OURS)).await.unwrap_err();
-    assert_eq!(lost.certainty(), Certainty::MayHaveApplied, "{lost}");
+    assert_eq!(lost.certainty(), Certainty::MayBeDone, "{lost}");
     mock.inject(Fault::once("/nodes", Wrong::Html).after(1));
     let unread = client.act(&drain(OURS)).await.unwrap_err();
     assert!(matches!(unread, Error::NotReadBack(_)), "{unread}");
     mock.inject(Fault::once("/nodes", Wrong::Html));
     let unbegun = client.act(&drain("gpu-bridge:h0043 e8 x")).await.unwrap_err();
-    assert_eq!(unbegun.certainty(), Certainty::NotApplied, "{unbegun}");
+    assert_eq!(unbegun.certainty(), Certainty::NotDone, "{unbegun}");
     client.act(&drain(OURS)).await?;
     Ok(())
 }
