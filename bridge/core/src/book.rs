@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::denied::Denied;
 use crate::event::{Event, Found, ReleaseMode};
+use crate::gate::slurm::JobsSeen;
 use crate::handover::{self, Handover, Looks, Purpose, Requester, State};
 use crate::ids::{Epoch, HandoverId, NodeName, PoolName};
 use crate::model::Domain;
@@ -65,6 +66,9 @@ pub struct Record {
     pub quarantine: Option<String>,
     /// Its adoption under way ends a quarantine: it can't be put back as found, only go on.
     pub adopted_from_quarantine: bool,
+    /// Jobs that handovers which came to nothing saw on it: shrunk off the node since, they may have processes there yet.
+    #[serde(default)]
+    pub jobs_seen: JobsSeen,
 }
 
 impl Record {
@@ -273,8 +277,12 @@ impl Book {
         if handover.purpose == Purpose::Adoption {
             entry.management = Management::Adopting;
         }
+        let mut handover = handover.clone();
+        for (job, run) in &entry.jobs_seen {
+            handover.jobs_seen.entry(*job).or_insert(*run);
+        }
         self.highest_handover = self.highest_handover.max(Some(handover.id));
-        self.handovers.insert(handover.id, handover.clone());
+        self.handovers.insert(handover.id, handover);
         Ok(())
     }
 
@@ -291,7 +299,11 @@ impl Book {
                 record.adopted_from_quarantine = false;
                 match to {
                     Domain::Slurm => record.slurm_closed_by = None,
-                    Domain::Kubernetes => record.kubernetes_closed_by = None,
+                    Domain::Kubernetes => {
+                        record.kubernetes_closed_by = None;
+                        // Seen empty, so all of them are finished.
+                        record.jobs_seen.clear();
+                    }
                 }
                 record.placement =
                     Some(Placement { pool: next.pool.clone(), by: next.requester.clone(), since: at });
@@ -306,6 +318,7 @@ impl Book {
                 if next.purpose == Purpose::Adoption {
                     *record = Record::default();
                 }
+                record.jobs_seen.clone_from(&next.jobs_seen);
             }
             (
                 State::Planned
@@ -353,3 +366,6 @@ impl Book {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

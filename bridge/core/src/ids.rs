@@ -69,13 +69,36 @@ name! {
 }
 
 /// A Slurm job's number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct JobId(pub u32);
 
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for JobId {
+    /// Reads a number, and a number as text: the key of a JSON object is text, and stays it inside a tagged enum.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number;
+        impl serde::de::Visitor<'_> for Number {
+            type Value = JobId;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a job id")
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<JobId, E> {
+                u32::try_from(number).map(JobId).map_err(E::custom)
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<JobId, E> {
+                text.parse().map(JobId).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Number)
     }
 }
 

@@ -1,0 +1,161 @@
+//! What the ledger's events add up to, and what the book refuses.
+
+use super::*;
+use crate::event::Action;
+use crate::facts::slurm::Action as SlurmAction;
+use crate::fixtures::{CURRENT, EARLIER, at, found, handover, managed, n, s};
+use crate::handover::{Event as Step, Evidence, Looks, NodeWord};
+use crate::ids::JobId;
+
+/// Adopts `n1` for Slurm, moves it to Kubernetes, begins its release.
+fn story() -> Vec<Event> {
+    let step = |id, event| Event::Handover { id, event };
+    let evidence = |domain| Evidence {
+        domain,
+        gate: crate::gate::Gate::Closed,
+        emptiness: crate::gate::Emptiness::Empty,
+        node_word: NodeWord::AbsentAllowed,
+    };
+    let adoption =
+        Handover { purpose: Purpose::Adoption, ..handover(EARLIER, 1, Domain::Slurm, State::Planned) };
+    let action = Action::Slurm(SlurmAction::Undrain { node: s(1), reason: "x".into() });
+    vec![
+        Event::Started { epoch: Epoch(3), version: "1".into() },
+        Event::Found { node: n(1), found: found(None) },
+        Event::Planned(adoption),
+        step(EARLIER, Step::ClosingStarted),
+        step(EARLIER, Step::Closed { uid: "uid-1".into() }),
+        step(EARLIER, Step::HoldersGone { at: at(1) }),
+        step(EARLIER, Step::EmptyLook { at: at(2) }),
+        step(EARLIER, Step::EmptyLook { at: at(3) }),
+        step(EARLIER, Step::Permitted(evidence(Domain::Kubernetes))),
+        Event::Intent { handover: Some(EARLIER), node: n(1), epoch: Epoch(3), action },
+        Event::Outcome { intent: 9, outcome: crate::event::Outcome::Done },
+        step(EARLIER, Step::Opened),
+        Event::Planned(handover(CURRENT, 1, Domain::Kubernetes, State::Planned)),
+        step(CURRENT, Step::Reserved),
+        step(CURRENT, Step::DrainStarted),
+        step(CURRENT, Step::JobsSeen { jobs: [(JobId(7), Some(at(3)))].into() }),
+        step(CURRENT, Step::EmptyLook { at: at(4) }),
+        step(CURRENT, Step::EmptyLook { at: at(5) }),
+        step(CURRENT, Step::Sealed),
+        step(CURRENT, Step::Permitted(evidence(Domain::Slurm))),
+        step(CURRENT, Step::Opened),
+        Event::AlarmRaised { key: "k".into(), node: Some(n(1)), text: "t".into() },
+        Event::ReleaseStarted { node: n(1), mode: ReleaseMode::Plain },
+    ]
+}
+
+fn played(events: &[Event]) -> Book {
+    let mut book = Book::default();
+    for (seq, event) in events.iter().enumerate() {
+        assert_eq!(book.accepts(at(10), event), Ok(()), "{event:?}");
+        book.apply(seq as u64, at(10), event).unwrap();
+    }
+    book
+}
+
+#[test]
+fn a_story_adds_up() {
+    let book = played(&story());
+    let record = book.record(&n(1));
+    assert_eq!(
+        record.management,
+        Management::Releasing { owner: Domain::Kubernetes, mode: ReleaseMode::Plain }
+    );
+    assert_eq!((record.slurm_closed_by, record.kubernetes_closed_by), (Some(CURRENT), None));
+    assert_eq!(record.placement.map(|p| p.pool), Some(PoolName::from("burst")));
+    assert_eq!(record.handover, None);
+    assert_eq!(book.next_handover(), HandoverId(3));
+    assert_eq!(book.epoch, Some(Epoch(3)));
+    assert_eq!(book.open_intents, BTreeMap::new());
+    assert_eq!(book.under_way().count(), 0);
+    let mut released = book;
+    released.apply(99, at(11), &Event::Released { node: n(1) }).unwrap();
+    assert_eq!(released.record(&n(1)), Record::default());
+}
+
+/// Written to the ledger as JSON and read again, every prefix gives the book that was alive then.
+#[test]
+fn replay_gives_the_live_book() {
+    let mut live = Book::default();
+    let mut ledger: Vec<String> = Vec::new();
+    for (seq, event) in story().iter().enumerate() {
+        live.apply(seq as u64, at(10), event).unwrap();
+        ledger.push(serde_json::to_string(event).unwrap());
+        let events: Vec<Event> = ledger.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(played(&events), live);
+    }
+}
+
+#[test]
+fn what_is_refused_leaves_the_book_as_it_was() {
+    let owned = |owner| Book {
+        nodes: BTreeMap::from([(n(1), managed(owner, "train"))]),
+        handovers: BTreeMap::from([(EARLIER, handover(EARLIER, 1, owner, State::Open))]),
+        highest_handover: Some(EARLIER),
+        ..Book::default()
+    };
+    let of_slurm = owned(Domain::Slurm);
+    let mut busy = of_slurm.clone();
+    let planned = handover(CURRENT, 1, Domain::Kubernetes, State::Planned);
+    busy.apply(1, at(1), &Event::Planned(planned.clone())).unwrap();
+    let mut releasing = of_slurm.clone();
+    releasing.apply(1, at(1), &Event::ReleaseStarted { node: n(1), mode: ReleaseMode::AsFound }).unwrap();
+    let adoption = Handover { purpose: Purpose::Adoption, ..planned.clone() };
+    let looked = Looks { count: 2, last: Some(at(0)) };
+    let empty = Book::default();
+    let rows: Vec<(&str, &Book, Event)> = vec![
+        ("unmanaged", &empty, Event::Planned(planned.clone())),
+        ("adoption of a managed node", &of_slurm, Event::Planned(adoption)),
+        ("an id again", &of_slurm, Event::Planned(Handover { id: EARLIER, ..planned.clone() })),
+        ("a second handover", &busy, Event::Planned(Handover { id: HandoverId(3), ..planned.clone() })),
+        ("while released", &releasing, Event::Planned(planned.clone())),
+        (
+            "begins in the middle",
+            &of_slurm,
+            Event::Planned(Handover { state: State::Releasing, ..planned.clone() }),
+        ),
+        ("begins with looks", &of_slurm, Event::Planned(Handover { looks: looked, ..planned })),
+        ("never planned", &of_slurm, Event::Handover { id: CURRENT, event: Step::Reserved }),
+        ("illegal step", &busy, Event::Handover { id: CURRENT, event: Step::Opened }),
+        ("over", &of_slurm, Event::Handover { id: EARLIER, event: Step::RollBack { why: "x".into() } }),
+        (
+            "release of the unmanaged",
+            &of_slurm,
+            Event::ReleaseStarted { node: n(2), mode: ReleaseMode::Plain },
+        ),
+        ("release in a handover", &busy, Event::ReleaseStarted { node: n(1), mode: ReleaseMode::Plain }),
+        ("released without a release", &of_slurm, Event::Released { node: n(1) }),
+        ("released in a handover", &busy, Event::Released { node: n(1) }),
+    ];
+    for (row, book, event) in rows {
+        let mut after = book.clone();
+        assert!(after.accepts(at(2), &event).is_err(), "{row}");
+        assert!(after.apply(9, at(2), &event).is_err(), "{row}");
+        assert_eq!(after, *book, "{row}");
+    }
+}
+
+#[test]
+fn a_job_seen_in_a_cancelled_handover_still_counts_in_the_next() {
+    let mut events = story();
+    events.truncate(16);
+    let cancel = Event::Handover { id: CURRENT, event: Step::RollBack { why: "cancelled".into() } };
+    events.extend([cancel, Event::Handover { id: CURRENT, event: Step::Opened }]);
+    events.push(Event::Planned(handover(HandoverId(3), 1, Domain::Kubernetes, State::Planned)));
+    let book = played(&events);
+    assert_eq!(book.handovers[&HandoverId(3)].jobs_seen, [(JobId(7), Some(at(3)))].into());
+    // Delivered to Kubernetes, hence seen empty: forgotten.
+    assert_eq!(played(&story()).record(&n(1)).jobs_seen, JobsSeen::new());
+}
+
+#[test]
+fn ids_seen_in_marks_are_not_given_out_again() {
+    let mut book = Book::default();
+    assert_eq!(book.next_handover(), HandoverId(1));
+    for (highest, next) in [(41, 42), (7, 42), (u64::MAX, u64::MAX)] {
+        book.apply(0, at(0), &Event::IdsSeen { highest: HandoverId(highest) }).unwrap();
+        assert_eq!(book.next_handover(), HandoverId(next));
+    }
+}
