@@ -604,3 +604,6 @@ impl Handover {
         Denied::IllegalEvent { event: event.name().to_owned(), state: to }
     }
 }
+
+#[cfg(test)]
+mod tests;

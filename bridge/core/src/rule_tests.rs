@@ -333,7 +333,9 @@ impl World {
                 }
             }
             Happening::HandDrainLifted => {
-                _ = self.drain.take_if(|drain| drain.user == "eve" && self.reservations.is_empty())
+                if self.reserved_for_us() || self.kubernetes_closed() {
+                    self.drain.take_if(|drain| drain.user == "eve");
+                }
             }
             Happening::Unreserved => {
                 if self.slurm_closed() {
@@ -641,7 +643,13 @@ impl Run {
         let (writes, violation) = self
             .daemon
             .view(now, &facts, &node_look, &probe, |view| (actions(view), safety::violation(view)));
-        prop_assert_eq!(violation, None);
+        prop_assert_eq!(
+            violation,
+            None,
+            "{:?} {:?}",
+            self.world,
+            self.daemon.ledger.iter().rev().take(12).collect::<Vec<_>>()
+        );
         let seen = self.seen_jobs();
         let (gate_version, node_version) = (self.world.gate_version, self.world.node_version);
         if let Some(what) = between {
