@@ -185,6 +185,7 @@ pub(crate) fn their_reservation(name: &str, i: u32, start: Timestamp, end: Times
     Reservation { name: name.into(), start, end, ..reservation_of_ours(EARLIER, i, start) }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as the field that it is for")]
 pub(crate) fn reason(text: impl Into<String>) -> Option<Reason> {
     Some(Reason { text: text.into(), user: "root".into(), at: None })
 }

@@ -266,7 +266,8 @@ impl World {
     }
 
     /// Something that is not the daemon's doing.
-    fn happen(&mut self, what: &Happening, seen: &BTreeSet<JobId>) {
+    #[expect(clippy::too_many_lines, reason = "one list of everything that can happen")]
+    fn happen(&mut self, what: Happening, seen: &BTreeSet<JobId>) {
         match what {
             Happening::JobStarts => {
                 let free = !self.jobs.values().any(|job| job.named && job.state != JobState::Finished);
@@ -575,7 +576,7 @@ impl Run {
         match op {
             Op::Happens(what) => {
                 let seen = self.seen_jobs();
-                self.world.happen(what, &seen);
+                self.world.happen(*what, &seen);
             }
             Op::Plan { ticks } => {
                 let record = self.daemon.book.record(&n(1));
@@ -594,7 +595,7 @@ impl Run {
                 }
             }
             Op::Tick { slurm, kubernetes, look, between, fate } => {
-                self.tick(*slurm, *kubernetes, *look, between.as_ref(), *fate)?;
+                self.tick(*slurm, *kubernetes, *look, *between, *fate)?;
             }
         }
         self.rule()
@@ -605,7 +606,7 @@ impl Run {
         slurm: bool,
         kubernetes: bool,
         look: bool,
-        between: Option<&Happening>,
+        between: Option<Happening>,
         fate: Fate,
     ) -> Result<(), TestCaseError> {
         self.world.pass_time();
@@ -627,7 +628,7 @@ impl Run {
         } else {
             Seen::unknown("not asked")
         };
-        let lacks = self.daemon.view(now, &facts, &node_look, &probe, |view| view.lacks_look());
+        let lacks = self.daemon.view(now, &facts, &node_look, &probe, |view: &View<'_>| view.lacks_look());
         let node_look = if look && lacks { self.world.look() } else { node_look };
         let mut events = 0;
         while let Some(event) = self.daemon.view(now, &facts, &node_look, &probe, next_event) {

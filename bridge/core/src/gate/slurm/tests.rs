@@ -324,7 +324,7 @@ fn foreign_reservations_by_time() {
         case.add_reservation(their_reservation("elsewhere", 2, at(0), at(1000)));
         case.current().due_back = due_back.map(at);
         case.judge(|view| {
-            assert_eq!(has(&view.slurm_emptiness), expected, "{start}–{end}, due {due_back:?}")
+            assert_eq!(has(&view.slurm_emptiness), expected, "{start}–{end}, due {due_back:?}");
         });
     }
 }
