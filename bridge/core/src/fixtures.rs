@@ -128,7 +128,7 @@ pub(crate) fn facts(now: Timestamp) -> Facts {
         jobs: BTreeMap::new(),
         reservations: BTreeMap::new(),
         partitions: BTreeMap::from([("train".to_owned(), partition)]),
-        highest_job_id: None,
+        ..Slurm::default()
     };
     let mut kubernetes = Kubernetes {
         nodes: (1..=4).map(|i| (k(i), kube_node(i))).collect(),

@@ -2,7 +2,7 @@
 //! home when it is no longer wanted. It knows what policies want and what the arbiter grants; it decides nothing about
 //! gates, and a plan of it is a plain value: the executor has no choices left.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::book::Book;
 use crate::denied::Denied;
 use crate::facts::Facts;
 use crate::facts::kubernetes::Ready;
-use crate::facts::slurm::{BaseState, JobState, NodeFlag};
+use crate::facts::slurm::{BaseState, JobState, NodeFlag, Slurm};
 use crate::handover::{Handover, Purpose, Requester, State};
 use crate::ids::{HandoverId, NodeName, PolicyName, PoolName, SlurmNodeName, Ticket};
 use crate::model::{Domain, Node, Pool, Site};
@@ -148,7 +148,7 @@ pub fn plan(situation: Situation<'_>, wants: &[Want], freeze: &Freeze) -> Plan {
     let mut planner = Planner {
         situation,
         census: Census::new(situation.site, situation.book, situation.now),
-        busy_until: busy_until(situation),
+        healthy: None,
         taken: BTreeSet::new(),
         plan: Plan::default(),
     };
@@ -255,16 +255,15 @@ enum Free {
     Never,
 }
 
-fn busy_until(situation: Situation<'_>) -> BTreeMap<SlurmNodeName, Free> {
-    let mut until = BTreeMap::new();
-    let Some(slurm) = situation.facts.slurm.value() else { return until };
+fn busy_until(slurm: &Slurm) -> HashMap<&SlurmNodeName, Free> {
+    let mut until = HashMap::with_capacity(slurm.nodes.len());
     for job in slurm.jobs.values() {
         if job.state == JobState::Pending || job.state == JobState::Finished {
             continue;
         }
         let free = job.end_by.map_or(Free::Never, Free::By);
         for node in &job.nodes {
-            let entry = until.entry(node.clone()).or_insert(free);
+            let entry = until.entry(node).or_insert(free);
             *entry = (*entry).max(free);
         }
     }
@@ -274,12 +273,13 @@ fn busy_until(situation: Situation<'_>) -> BTreeMap<SlurmNodeName, Free> {
 struct Planner<'a> {
     situation: Situation<'a>,
     census: Census,
-    busy_until: BTreeMap<SlurmNodeName, Free>,
+    /// Healthy nodes with when they are free, by name; looked up when the first node is to be taken.
+    healthy: Option<Vec<(Free, &'a NodeName)>>,
     taken: BTreeSet<NodeName>,
     plan: Plan,
 }
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
     /// Walks through the instants at which the pool's target changes, and takes what is missing at each. What exceeds
     /// the present target goes home.
     fn pool(&mut self, pool: &PoolName, wants: &[&Want], freeze: &Freeze) {
@@ -461,43 +461,53 @@ impl Planner<'_> {
 
     /// Healthy nodes of Slurm, in the order in which they are taken: those free at `at` first (by name), then the soonest
     /// free. A node whose state is unknown on either side is no candidate.
-    fn candidates(&self, at: Timestamp) -> Vec<NodeName> {
-        let (Some(slurm), Some(kubernetes)) =
-            (self.situation.facts.slurm.value(), self.situation.facts.kubernetes.value())
-        else {
-            return Vec::new();
-        };
-        let mut candidates: Vec<(Free, &NodeName)> = self
-            .situation
-            .site
-            .nodes
-            .values()
-            .filter(|node| !self.taken.contains(&node.name))
-            .filter(|node| {
-                let healthy_in_slurm = slurm.nodes.get(&node.slurm).is_some_and(|n| {
-                    let up = match n.state {
-                        BaseState::Idle | BaseState::Mixed | BaseState::Allocated => true,
-                        BaseState::Down
-                        | BaseState::Future
-                        | BaseState::Error
-                        | BaseState::Unknown
-                        | BaseState::Other(_) => false,
-                    };
-                    up && !n.flags.contains(&NodeFlag::Drain) && !n.flags.contains(&NodeFlag::NotResponding)
-                });
-                let healthy_in_kubernetes = kubernetes.nodes.get(&node.kubernetes).is_some_and(|n| {
-                    n.ready == Ready::True && !n.unschedulable && n.allocatable_gpus == node.gpus
-                });
-                healthy_in_slurm && healthy_in_kubernetes
-            })
-            .map(|node| {
-                let free = self.busy_until.get(&node.slurm).copied().unwrap_or(Free::Now);
-                (if free <= Free::By(at) { Free::Now } else { free }, &node.name)
-            })
+    fn candidates(&mut self, at: Timestamp) -> Vec<NodeName> {
+        let situation = self.situation;
+        let healthy = self.healthy.get_or_insert_with(|| healthy(situation));
+        let mut candidates: Vec<(Free, &NodeName)> = healthy
+            .iter()
+            .filter(|(_, name)| !self.taken.contains(*name))
+            .map(|(free, name)| (if *free <= Free::By(at) { Free::Now } else { *free }, *name))
             .collect();
-        candidates.sort();
+        candidates.sort_unstable();
         candidates.into_iter().map(|(_, name)| name.clone()).collect()
     }
+}
+
+/// Nodes of Slurm's that are up on both sides, each with when its last job must have ended.
+fn healthy(situation: Situation<'_>) -> Vec<(Free, &NodeName)> {
+    let (Some(slurm), Some(kubernetes)) = (situation.facts.slurm.value(), situation.facts.kubernetes.value())
+    else {
+        return Vec::new();
+    };
+    let busy_until = busy_until(slurm);
+    let movable = |node: &&Node| {
+        arbiter::movable(situation.site, situation.book, &node.name, Domain::Kubernetes).is_ok()
+    };
+    situation
+        .site
+        .nodes
+        .values()
+        .filter(movable)
+        .filter(|node| {
+            let healthy_in_slurm = slurm.nodes.get(&node.slurm).is_some_and(|n| {
+                let up = match n.state {
+                    BaseState::Idle | BaseState::Mixed | BaseState::Allocated => true,
+                    BaseState::Down
+                    | BaseState::Future
+                    | BaseState::Error
+                    | BaseState::Unknown
+                    | BaseState::Other(_) => false,
+                };
+                up && !n.flags.contains(&NodeFlag::Drain) && !n.flags.contains(&NodeFlag::NotResponding)
+            });
+            let healthy_in_kubernetes = kubernetes.nodes.get(&node.kubernetes).is_some_and(|n| {
+                n.ready == Ready::True && !n.unschedulable && n.allocatable_gpus == node.gpus
+            });
+            healthy_in_slurm && healthy_in_kubernetes
+        })
+        .map(|node| (busy_until.get(&node.slurm).copied().unwrap_or(Free::Now), &node.name))
+        .collect()
 }
 
 /// Nodes wanted at an instant: policies are not added up, the largest want of the pool counts.

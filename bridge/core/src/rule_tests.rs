@@ -155,7 +155,7 @@ impl World {
             jobs: self.jobs.iter().map(job).collect(),
             reservations: self.reservations.clone(),
             partitions: BTreeMap::new(),
-            highest_job_id: None,
+            ..Slurm::default()
         };
         let kubernetes = Kubernetes {
             nodes: BTreeMap::from([(k(1), self.node.clone())]),

@@ -16,6 +16,9 @@ use crate::mark::{DrainReason, reservation_handover, reservation_name};
 /// Flags that Slurm sets by itself beside `SPEC_NODES`-style reservations of ours.
 const OUR_FLAGS: [&str; 3] = ["MAINT", "IGNORE_JOBS", "SPEC_NODES"];
 
+/// Jobs that are named when a node is busy: enough for people, and no more words than a large site can bear each tick.
+const JOBS_NAMED: usize = 4;
+
 /// The node in this look, or why it can't be judged.
 pub fn find<'a>(facts: &'a Seen<Slurm>, name: &SlurmNodeName) -> Result<(&'a Slurm, &'a Node), String> {
     let slurm = match facts {
@@ -148,7 +151,8 @@ pub fn emptiness(
     if let Some(why) = not_to_be_believed(node) {
         return Emptiness::Unknown { why };
     }
-    let mut by: Vec<String> = index.jobs_on(name).iter().filter_map(|job| holds(job)).collect();
+    let mut by: Vec<String> =
+        index.jobs_on(name).iter().filter_map(|job| holds(job)).take(JOBS_NAMED).collect();
     by.extend(seen.iter().filter_map(|(id, run)| shrunk_off(slurm.jobs.get(id)?, *run, name)));
     if !node.flags.contains(&NodeFlag::Drain) {
         by.push("it is not drained".to_owned());
