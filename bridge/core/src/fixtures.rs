@@ -322,6 +322,7 @@ impl Case {
         let mut case = Self::of_slurm();
         let now = case.now;
         close_slurm(case.slurm(), 1, CURRENT, now);
+        close_kubernetes(case.kubernetes(), 1, CURRENT);
         case.record.slurm_closed_by = Some(CURRENT);
         case.go(Domain::Kubernetes, state);
         case

@@ -279,7 +279,7 @@ struct Planner<'a> {
     plan: Plan,
 }
 
-impl<'a> Planner<'a> {
+impl Planner<'_> {
     /// Walks through the instants at which the pool's target changes, and takes what is missing at each. What exceeds
     /// the present target goes home.
     fn pool(&mut self, pool: &PoolName, wants: &[&Want], freeze: &Freeze) {
@@ -514,3 +514,6 @@ fn healthy(situation: Situation<'_>) -> Vec<(Free, &NodeName)> {
 fn target(wants: &[&Want], at: Timestamp) -> u32 {
     wants.iter().filter(|want| want.from <= at && at < want.until).map(|want| want.count).max().unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -245,3 +245,6 @@ pub fn alarms(view: &View<'_>) -> Vec<(String, String)> {
     }
     alarms
 }
+
+#[cfg(test)]
+mod tests;

@@ -255,3 +255,6 @@ fn rolling_back(view: &View<'_>, handover: &Handover) -> Option<Event> {
         Purpose::Adoption => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

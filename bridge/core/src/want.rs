@@ -401,3 +401,6 @@ fn same_annotation(standing: Option<&str>, wanted: Option<&str>) -> bool {
         (Some(_), None) | (None, Some(_)) => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! Each single deviation denies, with its own reason.
+
+use super::*;
+use crate::facts::Seen;
+use crate::facts::kubernetes::Eviction;
+use crate::fixtures::*;
+use crate::handover::State;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Because {
+    Quarantined,
+    NotClosed,
+    Frozen,
+    NotEmpty,
+    NotSealed,
+    TooFewLooks,
+    NodeWord,
+}
+
+fn because(denied: &Denied) -> Option<Because> {
+    match denied {
+        Denied::Quarantined { .. } => Some(Because::Quarantined),
+        Denied::NotClosed { .. } => Some(Because::NotClosed),
+        Denied::Frozen { .. } => Some(Because::Frozen),
+        Denied::NotEmpty { .. } => Some(Because::NotEmpty),
+        Denied::NotSealed { .. } => Some(Because::NotSealed),
+        Denied::TooFewLooks { .. } => Some(Because::TooFewLooks),
+        Denied::NodeWord { .. } => Some(Because::NodeWord),
+        _ => None,
+    }
+}
+
+type Row = (&'static str, fn(&mut Case), Because);
+
+fn all_deny(good: &Case, opening: Domain, rows: &[Row]) {
+    good.judge(|view| assert!(permit(view, opening).is_ok(), "{:?}", permit(view, opening)));
+    for (row, alter, expected) in rows {
+        let mut case = good.clone();
+        alter(&mut case);
+        case.judge(|view| {
+            let denied = permit(view, opening).expect_err(row);
+            assert_eq!(because(&denied), Some(*expected), "{row}: {denied}");
+        });
+    }
+}
+
+const EITHER_WAY: [Row; 9] = [
+    ("quarantine", |c| c.record.quarantine = Some("both open".into()), Because::Quarantined),
+    (
+        "bindings altered",
+        |c| {
+            c.kubernetes().guards.bindings = GuardState::Altered { what: "x".into() };
+        },
+        Because::Frozen,
+    ),
+    ("pods missing", |c| c.kubernetes().guards.pods = GuardState::Missing, Because::Frozen),
+    ("marks missing", |c| c.kubernetes().guards.marks = GuardState::Missing, Because::Frozen),
+    ("gate missing", |c| c.kubernetes().guards.gate = GuardState::Missing, Because::Frozen),
+    ("one look", |c| c.current().looks.count = 1, Because::TooFewLooks),
+    ("no look", |c| c.current().looks.count = 0, Because::TooFewLooks),
+    (
+        "the pool is gone",
+        |c| {
+            let pool = c.current().pool.clone();
+            c.site.pools.remove(&pool);
+        },
+        Because::NodeWord,
+    ),
+    (
+        "the pool wants the node's word",
+        |c| {
+            let pool = c.current().pool.to_string();
+            c.pool(&pool).node_word = NodeWordRule::Required;
+        },
+        Because::NodeWord,
+    ),
+];
+
+#[test]
+fn kubernetes_opens_only_with_all_of_it() {
+    let good = Case::to_kubernetes(State::Canary);
+    all_deny(&good, Domain::Kubernetes, &EITHER_WAY);
+    all_deny(
+        &good,
+        Domain::Kubernetes,
+        &[
+            ("Slurm unseen", |c| c.facts.slurm = Seen::unknown("timeout"), Because::NotClosed),
+            ("Kubernetes unseen", |c| c.facts.kubernetes = Seen::unknown("timeout"), Because::Frozen),
+            ("undrained", |c| _ = c.slurm_node().flags.remove(&NodeFlag::Drain), Because::NotClosed),
+            ("reservation gone", |c| c.slurm().reservations.clear(), Because::NotClosed),
+            (
+                "not responding",
+                |c| _ = c.slurm_node().flags.insert(NodeFlag::NotResponding),
+                Because::NotEmpty,
+            ),
+            ("GRES in use", |c| c.slurm_node().gpus_used = Some(1), Because::NotEmpty),
+            (
+                "IGNORE_JOBS",
+                |c| _ = c.reservation(CURRENT).flags.insert("IGNORE_JOBS".into()),
+                Because::NotSealed,
+            ),
+            (
+                "ends soon",
+                |c| {
+                    let now = c.now;
+                    c.reservation(CURRENT).end = now + minutes(60);
+                },
+                Because::NotSealed,
+            ),
+            ("the looks were at the other side", |c| c.current().to = Domain::Slurm, Because::TooFewLooks),
+        ],
+    );
+}
+
+#[test]
+fn slurm_opens_only_with_all_of_it() {
+    let good = Case::to_slurm(State::KubernetesEmpty);
+    all_deny(&good, Domain::Slurm, &EITHER_WAY[..1]);
+    all_deny(&good, Domain::Slurm, &EITHER_WAY[2..]);
+    all_deny(
+        &good,
+        Domain::Slurm,
+        &[
+            // A list that nothing enforces closes nothing.
+            (
+                "bindings altered",
+                |c| c.kubernetes().guards.bindings = GuardState::Missing,
+                Because::NotClosed,
+            ),
+            ("Kubernetes unseen", |c| c.facts.kubernetes = Seen::unknown("timeout"), Because::NotClosed),
+            ("LIST failed", |c| c.look = Seen::unknown("timeout"), Because::NotEmpty),
+            ("taint gone", |c| c.untaint(TAINT_SLURM), Because::NotClosed),
+            ("off the list", |c| c.kubernetes().gate = None, Because::NotClosed),
+            (
+                "a holder",
+                |c| c.node_look().holders.push(holder(pod("a", Eviction::Terminating))),
+                Because::NotEmpty,
+            ),
+            ("Lease not renewed", |c| c.kube_node().lease_renewed_at = Some(at(8)), Because::NotEmpty),
+            (
+                "the looks were at the other side",
+                |c| c.current().to = Domain::Kubernetes,
+                Because::TooFewLooks,
+            ),
+        ],
+    );
+}
+
+#[test]
+fn outside_a_handover_only_the_owner_opens_again() {
+    let of_kubernetes = Case::of_kubernetes();
+    of_kubernetes.judge(|view| assert!(permit(view, Domain::Kubernetes).is_ok()));
+    let of_slurm = Case::of_slurm();
+    of_slurm.judge(|view| assert!(permit(view, Domain::Slurm).is_ok()));
+    // Closed on both sides and empty: still not the other one's.
+    let mut both_closed = Case::of_kubernetes();
+    close_kubernetes(both_closed.kubernetes(), 1, EARLIER);
+    both_closed.judge(|view| {
+        assert!(permit(view, Domain::Kubernetes).is_ok());
+        assert!(matches!(permit(view, Domain::Slurm), Err(Denied::NotClosed { .. })));
+    });
+}
+
+#[test]
+fn both_open_is_a_violation_and_a_persons_drain_is_no_open_gate() {
+    type Deviation = (&'static str, fn(&mut Case), bool);
+    let rows: &[Deviation] = &[
+        ("as it should be", |_| {}, false),
+        ("Slurm weakened", |c| c.slurm().reservations.clear(), false),
+        ("Slurm unseen", |c| c.facts.slurm = Seen::unknown("timeout"), false),
+        (
+            "both open",
+            |c| {
+                c.slurm().reservations.clear();
+                *c.slurm_node() = slurm_node();
+            },
+            true,
+        ),
+        (
+            "a person's drain for ours, reservation gone",
+            |c| {
+                c.slurm().reservations.clear();
+                c.slurm_node().reason = reason("bad fan");
+            },
+            false,
+        ),
+        (
+            "both open, unmanaged",
+            |c| {
+                c.record = crate::book::Record::default();
+                c.slurm().reservations.clear();
+                *c.slurm_node() = slurm_node();
+            },
+            false,
+        ),
+    ];
+    for (row, alter, expected) in rows {
+        let mut case = Case::of_kubernetes();
+        alter(&mut case);
+        case.judge(|view| assert_eq!(violation(view).is_some(), *expected, "{row}"));
+    }
+}

@@ -1,0 +1,225 @@
+//! What is written in each state, and that nothing is written when all stands.
+
+use super::*;
+use crate::facts::Seen;
+use crate::facts::slurm::NodeFlag;
+use crate::fixtures::taint;
+use crate::fixtures::*;
+
+/// Short names of the writes, in order.
+fn writes(case: &Case) -> Vec<&'static str> {
+    case.judge(actions).iter().map(name).collect()
+}
+
+fn name(action: &Action) -> &'static str {
+    match action {
+        Action::Slurm(slurm::Action::Drain { .. }) => "drain",
+        Action::Slurm(slurm::Action::Undrain { .. }) => "undrain",
+        Action::Slurm(slurm::Action::Reserve(spec)) => match spec.jobs {
+            RunningJobs::Ignore => "reserve, ignoring jobs",
+            RunningJobs::None => "reserve",
+        },
+        Action::Slurm(slurm::Action::Unreserve { .. }) => "unreserve",
+        Action::Kubernetes(kubernetes::Action::CloseGate { .. }) => "close",
+        Action::Kubernetes(kubernetes::Action::OpenGate { .. }) => "open",
+        Action::Kubernetes(kubernetes::Action::Mark(_)) => "mark",
+        Action::Kubernetes(kubernetes::Action::Evict { .. }) => "evict",
+    }
+}
+
+/// A node of Slurm's on which a handover to Kubernetes has written nothing yet.
+fn fresh_to_kubernetes(state: State) -> Case {
+    let mut case = Case::of_slurm();
+    // The annotation names the handover under way.
+    close_kubernetes(case.kubernetes(), 1, CURRENT);
+    case.record.handover = Some(CURRENT);
+    case.record.slurm_closed_by = (state != State::Planned).then_some(CURRENT);
+    case.handover = Some(handover(CURRENT, 1, Domain::Kubernetes, state));
+    case
+}
+
+/// A node of Kubernetes' on which a handover to Slurm has written nothing yet, with one pod.
+fn fresh_to_slurm(state: State) -> Case {
+    let mut case = Case::of_kubernetes();
+    open_kubernetes(case.kubernetes(), 1, CURRENT);
+    case.record.handover = Some(CURRENT);
+    case.record.kubernetes_closed_by = (state != State::Planned).then_some(CURRENT);
+    case.handover = Some(handover(CURRENT, 1, Domain::Slurm, state));
+    case.node_look().holders.push(holder(pod("a", Eviction::Allowed)));
+    case
+}
+
+#[test]
+fn each_state_writes_its_own_from_a_fresh_node() {
+    let to_kubernetes: [(State, &[&str]); 5] = [
+        (State::Planned, &["reserve, ignoring jobs"]),
+        (State::Reserved, &["reserve, ignoring jobs"]),
+        (State::Draining, &["reserve, ignoring jobs", "drain"]),
+        (State::SlurmEmpty, &["reserve", "drain"]),
+        // Not closed: no word of opening.
+        (State::Releasing, &["reserve", "drain"]),
+    ];
+    for (state, expected) in to_kubernetes {
+        assert_eq!(writes(&fresh_to_kubernetes(state)), expected, "{state:?}");
+    }
+    let to_slurm: [(State, &[&str]); 5] = [
+        (State::Planned, &[]),
+        (State::Closing, &["close", "mark"]),
+        (State::Evicting, &["close", "mark", "evict"]),
+        (State::KubernetesEmpty, &["close", "mark"]),
+        (State::Returning, &["close", "mark"]),
+    ];
+    for (state, expected) in to_slurm {
+        assert_eq!(writes(&fresh_to_slurm(state)), expected, "{state:?}");
+    }
+}
+
+#[test]
+fn openings_are_written_with_a_permit_and_only_then() {
+    let releasing = Case::to_kubernetes(State::Releasing);
+    assert_eq!(writes(&releasing), ["open", "mark"]);
+    let returning = Case::to_slurm(State::Returning);
+    assert_eq!(writes(&returning), ["unreserve", "undrain"]);
+    for mut case in [releasing, returning] {
+        case.kubernetes().guards.pods = kubernetes::GuardState::Missing;
+        assert_eq!(writes(&case), [""; 0]);
+        case.record.quarantine = Some("both open".into());
+        assert!(!writes(&case).iter().any(|write| ["open", "undrain", "unreserve"].contains(write)));
+    }
+}
+
+#[test]
+fn nothing_is_written_where_all_stands() {
+    let rows = [
+        ("of Slurm", Case::of_slurm()),
+        ("of Kubernetes", Case::of_kubernetes()),
+        ("sealed", Case::to_kubernetes(State::SlurmEmpty)),
+        ("canary", Case::to_kubernetes(State::Canary)),
+        ("seen empty", Case::to_slurm(State::KubernetesEmpty)),
+    ];
+    for (row, case) in rows {
+        assert_eq!(writes(&case), [""; 0], "{row}");
+    }
+    let mut unmanaged = Case::of_slurm();
+    unmanaged.record = Record::default();
+    unmanaged.kubernetes().gate = None;
+    unmanaged.record.quarantine = Some("odd".into());
+    assert_eq!(writes(&unmanaged), [""; 0], "unmanaged");
+}
+
+#[test]
+fn each_guard_that_goes_missing_is_put_back() {
+    type Row = (&'static str, fn() -> Case, fn(&mut Case), &'static [&'static str]);
+    let rows: &[Row] = &[
+        (
+            "drain",
+            Case::of_kubernetes,
+            |c| {
+                _ = c.slurm_node().flags.remove(&NodeFlag::Drain);
+            },
+            &["drain"],
+        ),
+        ("reservation", Case::of_kubernetes, |c| c.slurm().reservations.clear(), &["reserve"]),
+        ("reservation's users", Case::of_kubernetes, |c| c.reservation(EARLIER).users.clear(), &["reserve"]),
+        (
+            "reservation near its half",
+            Case::of_kubernetes,
+            |c| {
+                let now = c.now;
+                c.reservation(EARLIER).end = now + SEAL_LENGTH / 2 - minutes(1);
+            },
+            &["reserve"],
+        ),
+        ("Gate list", Case::of_slurm, |c| c.kubernetes().gate = None, &["close"]),
+        ("NoSchedule", Case::of_slurm, |c| c.untaint(TAINT_DRAINING), &["mark"]),
+        ("NoExecute", Case::of_slurm, |c| c.untaint(TAINT_SLURM), &["mark"]),
+        ("owner label", Case::of_slurm, |c| c.kube_node().labels.clear(), &["mark"]),
+        ("pool label of the owner's", Case::of_kubernetes, |c| c.kube_node().labels.clear(), &["mark"]),
+        (
+            "a person's drain is left alone",
+            Case::of_kubernetes,
+            |c| {
+                c.slurm_node().reason = reason("bad fan");
+            },
+            &[],
+        ),
+        (
+            "next month's reservation",
+            Case::of_kubernetes,
+            |c| {
+                c.add_reservation(their_reservation("maintenance", 1, at(50_000), at(60_000)));
+            },
+            &[],
+        ),
+        ("Slurm unseen", Case::of_kubernetes, |c| c.facts.slurm = Seen::unknown("timeout"), &[]),
+    ];
+    for (row, base, alter, expected) in rows {
+        let mut case = base();
+        alter(&mut case);
+        assert_eq!(writes(&case), *expected, "{row}");
+    }
+}
+
+#[test]
+fn a_drain_that_was_found_is_taken_over_and_given_back() {
+    let mut case = fresh_to_kubernetes(State::Draining);
+    case.slurm_node().flags.insert(NodeFlag::Drain);
+    case.slurm_node().reason = reason("bad fan");
+    assert_eq!(writes(&case), ["reserve, ignoring jobs"], "not recorded: theirs");
+    case.record.found = Some(found(Some("bad fan")));
+    assert_eq!(writes(&case), ["reserve, ignoring jobs", "drain"]);
+    case.record.found = Some(found(Some("another")));
+    assert_eq!(writes(&case), ["reserve, ignoring jobs"], "another than recorded: theirs");
+    let mut back = Case::to_slurm(State::Returning);
+    back.record.found = Some(found(Some("bad fan")));
+    let given_back = back.judge(actions);
+    assert!(given_back.iter().any(|action| {
+        matches!(action, Action::Slurm(slurm::Action::Drain { reason, over: Some(_), .. }) if reason == "bad fan")
+    }), "{given_back:?}");
+}
+
+#[test]
+fn others_taints_and_labels_are_never_in_the_marks() {
+    for mut case in [
+        Case::to_kubernetes(State::Releasing),
+        fresh_to_slurm(State::Closing),
+        fresh_to_slurm(State::KubernetesEmpty),
+    ] {
+        case.kube_node().taints.push(taint("theirs", Effect::NoSchedule));
+        case.kube_node().labels.insert("theirs".into(), "yes".into());
+        let mut marked = 0;
+        for action in case.judge(actions) {
+            if let Action::Kubernetes(kubernetes::Action::Mark(marks)) = action {
+                marked += 1;
+                assert!(!marks.taint_keys.contains("theirs") && !marks.labels.contains_key("theirs"));
+                assert!(marks.taints.iter().all(|taint| marks.taint_keys.contains(&taint.key)));
+                assert_eq!(marks.uid, "uid-1");
+            }
+        }
+        assert_eq!(marked, 1);
+    }
+}
+
+#[test]
+fn evictions_spare_whom_they_must() {
+    let mut case = fresh_to_slurm(State::Evicting);
+    let with = |name, priority, eviction| Pod { priority, ..pod(name, eviction) };
+    case.node_look().holders = vec![
+        holder(with("important", 1000, Eviction::Allowed)),
+        holder(with("late", 10, Eviction::Allowed)),
+        holder(with("kept", 0, Eviction::Protected { by: "annotation".into() })),
+        holder(with("going", 0, Eviction::Terminating)),
+        holder(with("coming", 0, Eviction::Nominated)),
+        holder(with("daemon", 0, Eviction::Pinned)),
+    ];
+    case.node_look().others = vec![with("cpu", 1, Eviction::Allowed)];
+    let evicted: Vec<String> = case
+        .judge(actions)
+        .into_iter()
+        .filter_map(|action| match action {
+            Action::Kubernetes(kubernetes::Action::Evict { pod }) => Some(pod.name),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(evicted, ["cpu", "late"]);
+}
