@@ -104,7 +104,7 @@ pub struct Book {
     /// Alarms that are on, by key.
     pub alarms: BTreeMap<String, Alarm>,
     /// Intents without an outcome, by the ledger's sequence number: effects that may or may not have happened.
-    pub open_intents: BTreeMap<u64, NodeName>,
+    pub open_intents: BTreeMap<u64, Option<NodeName>>,
 }
 
 /// An event that does not fit the book.

@@ -48,8 +48,8 @@ pub enum Event {
     Intent {
         /// For which handover; `None` for putting back a guard.
         handover: Option<HandoverId>,
-        /// On which node.
-        node: NodeName,
+        /// On which node; `None` for what concerns all of them (the Gate object).
+        node: Option<NodeName>,
         /// The leadership that acts.
         epoch: Epoch,
         /// What is asked for.
@@ -146,7 +146,9 @@ impl Action {
     pub fn is_closing(&self) -> bool {
         match self {
             Self::Slurm(slurm::Action::Drain { .. } | slurm::Action::Reserve(_))
-            | Self::Kubernetes(kubernetes::Action::CloseGate { .. }) => true,
+            | Self::Kubernetes(
+                kubernetes::Action::CloseGate { .. } | kubernetes::Action::CreateGate { .. },
+            ) => true,
             Self::Kubernetes(kubernetes::Action::Mark(marks)) => {
                 marks.taints.iter().any(|taint| taint.key == crate::mark::TAINT_DRAINING)
             }

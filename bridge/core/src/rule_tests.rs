@@ -232,6 +232,8 @@ impl World {
                 assert!(reservation_handover(name).is_some(), "deletes others' reservation {name}");
                 self.reservations.remove(name);
             }
+            // This world's Gate is always there.
+            Action::Kubernetes(kubernetes::Action::CreateGate { .. }) => {}
             Action::Kubernetes(kubernetes::Action::CloseGate { .. }) => {
                 self.listed = true;
                 self.gate_version += 1;
@@ -696,7 +698,11 @@ impl Run {
                 (world.has_taint(TAINT_SLURM) && !marks.taints.iter().any(|taint| taint.key == TAINT_SLURM))
                     && marks.taint_keys.contains(TAINT_SLURM)
             }
-            Action::Kubernetes(kubernetes::Action::CloseGate { .. } | kubernetes::Action::Evict { .. })
+            Action::Kubernetes(
+                kubernetes::Action::CreateGate { .. }
+                | kubernetes::Action::CloseGate { .. }
+                | kubernetes::Action::Evict { .. },
+            )
             | Action::Slurm(_) => false,
         };
         if opens_slurm {

@@ -8,15 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::book::{Management, Record};
+use crate::book::{Book, Management, Record};
 use crate::event::Action;
-use crate::facts::kubernetes::{self, Effect, Eviction, Marks, Node as KubeNode, Pod, Taint};
+use crate::facts::Seen;
+use crate::facts::kubernetes::{self, Effect, Eviction, GuardState, Marks, Node as KubeNode, Pod, Taint};
 use crate::facts::slurm::{self, ReservationSpec, RunningJobs};
 use crate::gate::{self, Gate, slurm::Drain};
 use crate::handover::{Handover, Purpose, State};
 use crate::ids::HandoverId;
 use crate::mark::{self, DrainReason, HandoverAnnotation, TAINT_DRAINING, TAINT_SLURM};
-use crate::model::{Domain, PoolKind};
+use crate::model::{Domain, PoolKind, Site};
 use crate::safety;
 use crate::view::View;
 
@@ -106,6 +107,26 @@ pub fn actions(view: &View<'_>) -> Vec<Action> {
     actions.extend(slurm_actions(view, slurm).into_iter().map(Action::Slurm));
     actions.sort_by_key(|action| !action.is_closing());
     actions
+}
+
+/// The Gate object, where it is missing: created whole, with every node on its list that the book has closed. Until it
+/// exists the bindings policy refuses every binding to every node of the inventory.
+pub fn gate(site: &Site, book: &Book, facts: &Seen<kubernetes::Kubernetes>) -> Option<kubernetes::Action> {
+    let seen = facts.value()?;
+    let needed = match seen.guards.bindings {
+        GuardState::Standing | GuardState::Altered { .. } => true,
+        GuardState::Missing => book.nodes.values().any(|record| record.management != Management::Unmanaged),
+    };
+    if seen.gate.is_some() || !needed {
+        return None;
+    }
+    let closed = site.nodes.values().filter(|node| {
+        book.nodes.get(&node.name).is_some_and(|record| match wants(record, book.handover_of(&node.name)).1 {
+            KubernetesWant::Closing | KubernetesWant::Evicting | KubernetesWant::Sealed => true,
+            KubernetesWant::Untouched | KubernetesWant::Open => false,
+        })
+    });
+    Some(kubernetes::Action::CreateGate { closed: closed.map(|node| node.kubernetes.clone()).collect() })
 }
 
 /// May `domain` be opened (again) now? An adoption that rolls back restores what it found on a node that is not ours.

@@ -289,6 +289,9 @@ fn action_says(action: &Action) -> String {
             format!("reserve {} as {} from {} until {}", spec.node, spec.name, spec.start, spec.end)
         }
         Action::Slurm(slurm::Action::Unreserve { name }) => format!("delete reservation {name}"),
+        Action::Kubernetes(kubernetes::Action::CreateGate { closed }) => {
+            format!("create the Gate with {} nodes on its list", closed.len())
+        }
         Action::Kubernetes(kubernetes::Action::CloseGate { node }) => {
             format!("put {node} on the Gate's list")
         }

@@ -333,8 +333,7 @@ fn queues(situation: Situation<'_>, index: &impl Fn(&PoolName) -> Option<u32>) -
 fn window(window: &Window, pool: u32, now: Timestamp) -> abi::Window {
     let spec = window.spec();
     let on = window.on_at(now);
-    // Without the whole history at hand: the occurrence that is on or in its cool-down.
-    let last = window.occurrences(now).find(|o| o.start <= now);
+    let last = window.last_started(now);
     let next = window.occurrences(now).find(|o| o.start > now);
     let mut attrs = vec![("owner".to_owned(), spec.owner.clone())];
     attrs.extend(spec.ticket.iter().map(|ticket| ("ticket".to_owned(), ticket.to_string())));

@@ -154,8 +154,12 @@ impl<D: Disk> Engine<D> {
         }
         let mut away: Vec<&'static str> = Vec::new();
         let names: Vec<NodeName> = self.parts.site.nodes.keys().cloned().collect();
+        self.look_again().await;
         let facts = Arc::clone(&self.facts);
         let index = Index::new(&facts.slurm);
+        if let Some(action) = want::gate(&self.parts.site, self.journal.book(), &facts.kubernetes) {
+            self.carry_out(None, &Action::Kubernetes(action)).await;
+        }
         for name in names {
             self.step(&name, &index);
             self.write(&name, &index, &mut away).await;
@@ -205,6 +209,21 @@ impl<D: Disk> Engine<D> {
         for (name, looked, probed) in done {
             self.looks.extend(looked.map(|look| (name.clone(), look)));
             self.probes.extend(probed.map(|probe| (name, probe)));
+        }
+    }
+
+    /// Looks at nodes whose marks turn out to need it: strays of ours on a side that should bear none.
+    async fn look_again(&mut self) {
+        let facts = Arc::clone(&self.facts);
+        let index = Index::new(&facts.slurm);
+        let names: Vec<NodeName> = self.journal.book().nodes.keys().cloned().collect();
+        for name in names {
+            if self.with_view(&name, &index, |view| view.lacks_look()) == Some(true)
+                && let Some(node) = self.parts.site.nodes.get(&name).cloned()
+            {
+                let look = self.look_at(&node).await;
+                self.looks.insert(name, look);
+            }
         }
     }
 
@@ -333,7 +352,7 @@ impl<D: Disk> Engine<D> {
                 tracing::warn!(node = %name, "the look is too old to open or evict on; the next tick looks again");
                 break;
             }
-            match self.carry_out(name, &action).await {
+            match self.carry_out(Some(name), &action).await {
                 Next::GoOn => {}
                 Next::LeaveNode => break,
                 Next::LeaveDomain => away.push(domain),
@@ -348,10 +367,10 @@ impl<D: Disk> Engine<D> {
     }
 
     /// Intent, effect, outcome.
-    async fn carry_out(&mut self, name: &NodeName, action: &Action) -> Next {
-        let handover = self.journal.book().nodes.get(name).and_then(|record| record.handover);
+    async fn carry_out(&mut self, name: Option<&NodeName>, action: &Action) -> Next {
+        let handover = name.and_then(|name| self.journal.book().nodes.get(name)?.handover);
         let intent =
-            Event::Intent { handover, node: name.clone(), epoch: self.epoch, action: action.clone() };
+            Event::Intent { handover, node: name.cloned(), epoch: self.epoch, action: action.clone() };
         let now = self.parts.clock.now();
         let seq = if action.is_closing() {
             self.journal.record_closing(now, &intent)
@@ -361,7 +380,7 @@ impl<D: Disk> Engine<D> {
         let seq = match seq {
             Ok(seq) => seq,
             Err(error) => {
-                tracing::error!(node = %name, error = %report(&error), "an intent could not be recorded: not done");
+                tracing::error!(?name, error = %report(&error), "an intent could not be recorded: not done");
                 return Next::LeaveNode;
             }
         };
@@ -380,11 +399,11 @@ impl<D: Disk> Engine<D> {
             Action::Kubernetes(action) => match self.parts.kubernetes.act(action).await {
                 Ok(Acted::Done) => (Outcome::Done, Next::GoOn),
                 Ok(Acted::Budget { why }) => {
-                    self.evict_again.insert(name.clone(), now.saturating_add(EVICTION_RETRY).unwrap_or(now));
+                    self.put_off_evictions(name, now);
                     (Outcome::Budget { why }, Next::GoOn)
                 }
                 Ok(Acted::Refused { why }) => {
-                    self.evict_again.insert(name.clone(), now.saturating_add(EVICTION_RETRY).unwrap_or(now));
+                    self.put_off_evictions(name, now);
                     (Outcome::Refused { why }, Next::GoOn)
                 }
                 Err(error) => {
@@ -400,13 +419,19 @@ impl<D: Disk> Engine<D> {
         match &outcome {
             Outcome::Done | Outcome::Budget { .. } => {}
             Outcome::Refused { why } | Outcome::Unknown { why } => {
-                tracing::warn!(node = %name, ?action, %why, "a write did not come off");
+                tracing::warn!(?name, ?action, %why, "a write did not come off");
             }
         }
         if let Some(seq) = seq {
             self.record(&Event::Outcome { intent: seq.0, outcome });
         }
         next
+    }
+
+    fn put_off_evictions(&mut self, name: Option<&NodeName>, now: Timestamp) {
+        if let Some(name) = name {
+            self.evict_again.insert(name.clone(), now.saturating_add(EVICTION_RETRY).unwrap_or(now));
+        }
     }
 
     /// Asks the policies, plans, and begins or cancels handovers.
@@ -547,7 +572,9 @@ fn is_eviction(action: &gpu_bridge_core::facts::kubernetes::Action) -> bool {
     use gpu_bridge_core::facts::kubernetes::Action;
     match action {
         Action::Evict { .. } => true,
-        Action::CloseGate { .. } | Action::OpenGate { .. } | Action::Mark(_) => false,
+        Action::CreateGate { .. } | Action::CloseGate { .. } | Action::OpenGate { .. } | Action::Mark(_) => {
+            false
+        }
     }
 }
 

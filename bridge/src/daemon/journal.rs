@@ -169,13 +169,14 @@ fn node_of(event: &Event) -> Option<NodeName> {
     match event {
         Event::Planned(handover) => Some(handover.node.clone()),
         Event::Found { node, .. }
-        | Event::Intent { node, .. }
         | Event::Quarantined { node, .. }
         | Event::QuarantineEnded { node }
         | Event::Imported { node, .. }
         | Event::ReleaseStarted { node, .. }
         | Event::Released { node } => Some(node.clone()),
-        Event::AlarmRaised { node, .. } | Event::Note { node, .. } => node.clone(),
+        Event::Intent { node, .. } | Event::AlarmRaised { node, .. } | Event::Note { node, .. } => {
+            node.clone()
+        }
         Event::Started { .. }
         | Event::Stopped
         | Event::IdsSeen { .. }

@@ -250,6 +250,7 @@ impl Kubernetes for Client {
 
     async fn act(&self, action: &Action) -> Result<Acted, Error> {
         match action {
+            Action::CreateGate { closed } => writes::create(&self.http, closed).await,
             Action::CloseGate { node } => {
                 writes::gate(&self.http, &self.options.guards.nodes, node, writes::Listing::On).await
             }

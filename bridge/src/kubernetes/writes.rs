@@ -40,7 +40,14 @@ pub(super) async fn gate(
         let found = http.get(With::OneTry, "gates", GATES, GATE_NAME).await?;
         let call = found.call.clone();
         let answer = match found.json_if_there::<Value>()? {
-            None => create_gate(http, managed, node, listing).await?,
+            None => {
+                let mut closed = managed.clone();
+                match listing {
+                    Listing::On => closed.insert(node.clone()),
+                    Listing::Off => closed.remove(node),
+                };
+                create_gate(http, &closed).await?
+            }
             Some(mut gate) => {
                 let odd = || Error::Odd {
                     call: call.clone(),
@@ -71,17 +78,13 @@ pub(super) async fn gate(
     Err(last.unwrap_or_else(|| exhausted("gates")))
 }
 
-async fn create_gate(
-    http: &Http,
-    managed: &BTreeSet<KubeNodeName>,
-    node: &KubeNodeName,
-    listing: Listing,
-) -> Result<Answer, Error> {
-    let mut closed = managed.clone();
-    match listing {
-        Listing::On => closed.insert(node.clone()),
-        Listing::Off => closed.remove(node),
-    };
+/// Creates the Gate with its whole list; one that is there by now stays as it is.
+pub(super) async fn create(http: &Http, closed: &BTreeSet<KubeNodeName>) -> Result<Acted, Error> {
+    let answer = create_gate(http, closed).await?;
+    if answer.code == 409 { Ok(Acted::Done) } else { answer.ok().map(|()| Acted::Done) }
+}
+
+async fn create_gate(http: &Http, closed: &BTreeSet<KubeNodeName>) -> Result<Answer, Error> {
     let gate = json!({
         "apiVersion": "gpu-bridge.io/v1",
         "kind": "Gate",

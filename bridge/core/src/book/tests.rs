@@ -29,7 +29,7 @@ fn story() -> Vec<Event> {
         step(EARLIER, Step::EmptyLook { at: at(2) }),
         step(EARLIER, Step::EmptyLook { at: at(3) }),
         step(EARLIER, Step::Permitted(evidence(Domain::Kubernetes))),
-        Event::Intent { handover: Some(EARLIER), node: n(1), epoch: Epoch(3), action },
+        Event::Intent { handover: Some(EARLIER), node: Some(n(1)), epoch: Epoch(3), action },
         Event::Outcome { intent: 9, outcome: crate::event::Outcome::Done },
         step(EARLIER, Step::Opened),
         Event::Planned(handover(CURRENT, 1, Domain::Kubernetes, State::Planned)),

@@ -283,6 +283,11 @@ impl Window {
         self.rule.started_by(t).filter(|last| last.end > t).map(|interval| self.occurrence(interval))
     }
 
+    /// The occurrence that started last at or before `t`, whether it is on or over.
+    pub fn last_started(&self, t: Timestamp) -> Option<Occurrence<'_>> {
+        self.rule.started_by(t).map(|interval| self.occurrence(interval))
+    }
+
     /// The first lead start, start, end or cool-down end after `t`: before it, [`Window::phase_at`] does not change.
     pub fn next_change_after(&self, t: Timestamp) -> Option<Timestamp> {
         let lead = later(t, self.spec.lead);

@@ -13,7 +13,8 @@ use crate::ids::KubeNodeName;
 pub struct Kubernetes {
     /// The Nodes. One that is missing here does not exist: its gate is Unknown.
     pub nodes: BTreeMap<KubeNodeName, Node>,
-    /// The Gate object; `None` where it does not exist (then nothing is on its list).
+    /// The Gate object; `None` where it does not exist: nothing is on a list, and the bindings policy, which needs its
+    /// parameter, refuses every binding to every managed node.
     pub gate: Option<GateObject>,
     /// Our admission policies.
     pub guards: Guards,
@@ -212,7 +213,13 @@ pub enum Eviction {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Put nodes on the Gate's closed list, creating the Gate where it is missing.
+    /// Create the missing Gate with its whole list; one that exists by then is left as it is.
+    CreateGate {
+        /// The nodes that are closed.
+        closed: BTreeSet<KubeNodeName>,
+    },
+    /// Put a node on the Gate's closed list. Where the Gate went missing meanwhile, it is created with every managed
+    /// node on it.
     CloseGate {
         /// Which node.
         node: KubeNodeName,

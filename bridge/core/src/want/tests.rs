@@ -20,6 +20,7 @@ fn name(action: &Action) -> &'static str {
             RunningJobs::None => "reserve",
         },
         Action::Slurm(slurm::Action::Unreserve { .. }) => "unreserve",
+        Action::Kubernetes(kubernetes::Action::CreateGate { .. }) => "create the gate",
         Action::Kubernetes(kubernetes::Action::CloseGate { .. }) => "close",
         Action::Kubernetes(kubernetes::Action::OpenGate { .. }) => "open",
         Action::Kubernetes(kubernetes::Action::Mark(_)) => "mark",
@@ -222,4 +223,35 @@ fn evictions_spare_whom_they_must() {
         })
         .collect();
     assert_eq!(evicted, ["cpu", "late"]);
+}
+
+#[test]
+fn a_missing_gate_is_created_with_what_the_book_has_closed() {
+    let mut case = Case::of_slurm();
+    let of = |record: Record| {
+        let mut book = Book::default();
+        book.nodes.insert("n1".into(), record);
+        book
+    };
+    let owned = of(case.record.clone());
+    assert_eq!(super::gate(&case.site, &owned, &case.facts.kubernetes), None, "it is there");
+    case.kubernetes().gate = None;
+    let created = |book: &Book, case: &Case| super::gate(&case.site, book, &case.facts.kubernetes);
+    let list = |names: &[&str]| {
+        let closed = names.iter().map(|name| (*name).into()).collect();
+        Some(kubernetes::Action::CreateGate { closed })
+    };
+    let node = case.site.nodes[&"n1".into()].kubernetes.clone();
+    assert_eq!(created(&owned, &case), list(&[node.as_str()]));
+    let borrowed = of(Case::of_kubernetes().record);
+    assert_eq!(created(&borrowed, &case), list(&[]), "an open node is not listed");
+    assert_eq!(
+        created(&Book::default(), &case),
+        list(&[]),
+        "nothing is managed, but the policy refuses without it"
+    );
+    case.kubernetes().guards.bindings = GuardState::Missing;
+    assert_eq!(created(&Book::default(), &case), None, "nothing is ours, and nothing needs it");
+    case.facts.kubernetes = Seen::unknown("away");
+    assert_eq!(created(&owned, &case), None);
 }
