@@ -104,7 +104,10 @@ pub fn manifest_options(config: &Config) -> Result<ManifestOptions, kubernetes::
 }
 
 /// The Slurm port of a configuration.
-pub fn slurm_port(config: &config::Slurm) -> Result<Arc<dyn slurm::Slurm>, slurm::Error> {
+pub fn slurm_port(
+    config: &config::Slurm,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn slurm::Slurm>, slurm::Error> {
     let url = match &config.endpoint {
         SlurmEndpoint::Http(url) => url.clone(),
         SlurmEndpoint::Unix(path) => format!("unix://{}", path.display()),
@@ -118,7 +121,7 @@ pub fn slurm_port(config: &config::Slurm) -> Result<Arc<dyn slurm::Slurm>, slurm
         timeout: config.timeout,
         ..slurm::Options::default()
     };
-    Ok(Arc::new(slurm::rest::connect(options)?))
+    Ok(Arc::new(slurm::connect(options)?.on_clock(clock)))
 }
 
 /// The Kubernetes port of a configuration.
@@ -190,7 +193,7 @@ pub async fn engine(config: Config) -> Result<Engine<crate::ledger::FileDisk>, E
     };
     let parts = Parts {
         seats: seats(&config)?,
-        slurm: slurm_port(&config.slurm).map_err(Error::Slurm)?,
+        slurm: slurm_port(&config.slurm, Arc::clone(&clock)).map_err(Error::Slurm)?,
         kubernetes: Arc::new(kubernetes_port(&config).await.map_err(Error::Kubernetes)?),
         clock,
         tick_period_s: u32::try_from(config.daemon.tick.as_secs().max(1)).unwrap_or(u32::MAX),

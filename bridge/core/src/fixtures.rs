@@ -301,7 +301,7 @@ impl Case {
             record: managed(Domain::Slurm, "train"),
             handover: None,
             facts: facts(now),
-            look: Seen::At { at: now, value: NodeLook { at: now, holders: vec![], others: vec![] } },
+            look: Seen::At { at: now, value: NodeLook { holders: vec![], others: vec![] } },
             probe: Seen::unknown("not asked"),
         };
         case.kube_node().lease_renewed_at = Some(now);

@@ -178,7 +178,7 @@ impl World {
         let eviction = |terminating| if terminating { Eviction::Terminating } else { Eviction::Allowed };
         let listed = self.pods.iter().filter(|pod| pod.listed);
         let holders = listed.map(|p| holder(pod(&p.name, eviction(p.terminating)))).collect();
-        let value = NodeLook { at: self.now, holders, others: vec![] };
+        let value = NodeLook { holders, others: vec![] };
         Seen::At { at: self.now, value }
     }
 

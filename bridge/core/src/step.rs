@@ -224,14 +224,16 @@ fn replaced(view: &View<'_>, handover: &Handover) -> Option<Event> {
 fn evicting(view: &View<'_>) -> Option<Event> {
     let (_, node) = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes).ok()?;
     let look = view.look.value()?;
-    (look.is_empty() && node.ready == Ready::True).then_some(Event::HoldersGone { at: look.at })
+    let at = view.looked_at(Domain::Kubernetes)?;
+    (look.is_empty() && node.ready == Ready::True).then_some(Event::HoldersGone { at })
 }
 
 fn kubernetes_empty(view: &View<'_>, handover: &Handover) -> Option<Event> {
     if let Some(look) = view.look.value()
         && !look.is_empty()
     {
-        return Some(Event::BusyLook { at: look.at, holders: holders(view) });
+        let at = view.looked_at(Domain::Kubernetes).unwrap_or(view.now);
+        return Some(Event::BusyLook { at, holders: holders(view) });
     }
     if let Some(event) = count_looks(view, handover, Domain::Kubernetes) {
         return Some(event);

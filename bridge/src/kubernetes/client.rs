@@ -217,7 +217,6 @@ impl Kubernetes for Client {
     }
 
     async fn look_at(&self, node: &KubeNodeName) -> Result<NodeLook, Error> {
-        let at = Timestamp::now();
         // One after the other, in the order in which a pod or a claim comes to a node: none can slip from a list not yet
         // asked for into one already answered.
         let nominated = format!("status.nominatedNodeName={node},spec.nodeName=");
@@ -226,7 +225,7 @@ impl Kubernetes for Client {
         let on_node = self.http.list::<wire::Pod>("pods", PODS, Some(&on_node)).await?;
         let claims = self.claims(node).await?;
         let rules = Rules { gpus: &self.options.guards.gpus, do_not_disrupt: &self.options.do_not_disrupt };
-        Ok(holders::look(at, node, &nominated, &on_node, &claims, &rules))
+        Ok(holders::look(node, &nominated, &on_node, &claims, &rules))
     }
 
     async fn probe_binding(&self, node: &KubeNodeName) -> Result<BindingProbe, Error> {

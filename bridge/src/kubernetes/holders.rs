@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use gpu_bridge_core::facts::kubernetes::{Eviction, Holder, NodeLook, Pod as PodFact, PodRef};
 use gpu_bridge_core::ids::KubeNodeName;
 use gpu_bridge_core::mark::TAINT_SLURM;
-use jiff::Timestamp;
 
 use super::gpus::GpuResources;
 use super::wire::{Allocation, Claim, ContainerStatus, Device, Pod, Slice, Toleration};
@@ -37,7 +36,6 @@ pub(super) enum Claims {
 /// What the lists say about a node. `nominated` was listed before `on_node`, and `claims` after it: a pod or claim that
 /// changed its place between two lists is then in the later one.
 pub(super) fn look(
-    at: Timestamp,
     node: &KubeNodeName,
     nominated: &[Pod],
     on_node: &[Pod],
@@ -79,7 +77,7 @@ pub(super) fn look(
         }
     }
     holders.extend(held_claims(node, claims, &used));
-    NodeLook { at, holders, others }
+    NodeLook { holders, others }
 }
 
 struct Held {

@@ -70,7 +70,7 @@ fn no_claims() -> Claims {
 
 fn see(nominated: &[Pod], on_node: &[Pod], claims: &Claims) -> NodeLook {
     let rules = Rules { gpus: &GpuResources::default(), do_not_disrupt: &["keep.me".to_owned()].into() };
-    look(Timestamp::UNIX_EPOCH, &"gpu1".into(), nominated, on_node, claims, &rules)
+    look(&"gpu1".into(), nominated, on_node, claims, &rules)
 }
 
 fn gpu(amount: &str) -> Value {

@@ -107,6 +107,14 @@ pub fn render(options: &ManifestOptions) -> Result<String, Error> {
     Ok(text)
 }
 
+/// The same objects as values, for a stand-in that takes no text.
+///
+/// # Errors
+/// As [`render`].
+pub fn objects(options: &ManifestOptions) -> Result<Vec<Value>, Error> {
+    Ok(documents(options)?.into_iter().map(|(_, object)| object).collect())
+}
+
 /// Each document with the collection that it goes into.
 fn documents(options: &ManifestOptions) -> Result<Vec<(String, Value)>, Error> {
     options.check()?;

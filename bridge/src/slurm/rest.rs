@@ -2,6 +2,7 @@
 //! beyond whether a single write is ours to make; every write is read back.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,7 +11,6 @@ use gpu_bridge_core::facts::slurm::{
 };
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use gpu_bridge_core::mark;
-use jiff::Timestamp;
 use tokio::sync::{Mutex, RwLock};
 
 use super::error::Error;
@@ -21,6 +21,7 @@ use super::scontrol::{Failure, Scontrol};
 use super::shape::{self, JobMark};
 use super::version::{Family, VERSIONS, Version, known};
 use super::{Options, Slurm};
+use crate::daemon::clock::{Clock, SystemClock};
 
 /// The largest answer for one pending job, in bytes: the head of an array brings all its tasks along.
 const PENDING_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -42,6 +43,7 @@ pub struct Client {
     pinned: Option<Version>,
     version: RwLock<Option<Version>>,
     details: Mutex<Details>,
+    clock: Arc<dyn Clock>,
 }
 
 /// A client for these options. Does not connect: a cluster that is away shows at the first look.
@@ -73,6 +75,7 @@ pub fn connect(options: Options) -> Result<Client, Error> {
         pinned,
         version: RwLock::new(pinned),
         details: Mutex::new(Details::default()),
+        clock: Arc::new(SystemClock),
     })
 }
 
@@ -101,6 +104,12 @@ impl Slurm for Client {
 }
 
 impl Client {
+    /// The same on another clock: a reservation that is to start now is asked for by that word, or Slurm refuses it.
+    #[must_use]
+    pub fn on_clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock, ..self }
+    }
+
     /// The REST version in use, e.g. `v0.0.42`; asks slurmrestd where that is not known yet.
     pub async fn api_version(&self) -> Result<&'static str, Error> {
         self.version().await.map(|version| version.name)
@@ -310,7 +319,7 @@ impl Client {
             let look = self.reservations().await;
             let mut reservations = look.map_err(if round == 0 { nothing_written } else { not_read_back })?;
             let stands = reservations.remove(&spec.name);
-            match plan::reserve(stands.as_ref(), spec, Timestamp::now()) {
+            match plan::reserve(stands.as_ref(), spec, self.clock.now()) {
                 Step::Done => return Ok(()),
                 Step::Write(arguments) => {
                     // What failed for good fails again: say so instead of trying on.

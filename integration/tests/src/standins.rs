@@ -51,6 +51,21 @@ impl Standins {
         Ok(vec![program, "scontrol".to_owned(), self.slurm_url()?, "--".to_owned()])
     }
 
+    /// Puts the guards in place. What the stand-in has no notion of (roles) is left out.
+    pub fn install(&self, objects: &[Value]) {
+        self.kubernetes.cluster(|cluster| {
+            for object in objects {
+                let resource = match object["kind"].as_str() {
+                    Some("ValidatingAdmissionPolicy") => Resource::ValidatingAdmissionPolicies,
+                    Some("ValidatingAdmissionPolicyBinding") => Resource::ValidatingAdmissionPolicyBindings,
+                    _ => continue,
+                };
+                let name = object["metadata"]["name"].as_str().unwrap_or_default();
+                cluster.create(&Id::cluster(resource, name), object.clone());
+            }
+        });
+    }
+
     /// A PodDisruptionBudget over the pods of an app.
     pub fn budget(&self, app: &str, max_unavailable: u32) {
         let budget = json!({

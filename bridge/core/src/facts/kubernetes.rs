@@ -142,8 +142,6 @@ pub struct PendingPod {
 /// One quorum LIST of what is on a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeLook {
-    /// When we asked.
-    pub at: Timestamp,
     /// Everything that holds a GPU of the node, or may get one (nominated).
     pub holders: Vec<Holder>,
     /// Other pods that NoExecute would evict (not tolerated, not finished): they too go through eviction first.

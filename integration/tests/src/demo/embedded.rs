@@ -12,8 +12,11 @@ use gpu_bridge::daemon::clock::{Clock, ManualClock};
 use gpu_bridge::daemon::command::{Command, Go};
 use gpu_bridge::daemon::engine::{Beginning, Engine, Parts};
 use gpu_bridge::daemon::journal::Journal;
+use gpu_bridge::daemon::published::NodeStatus;
+use gpu_bridge::kubernetes::manifests;
 use gpu_bridge::ledger::FileDisk;
 use gpu_bridge_core::calendar::Zone;
+use gpu_bridge_core::gate::Gate;
 use gpu_bridge_core::ids::NodeName;
 use gpu_bridge_core::model::Domain;
 use jiff::{SignedDuration, Timestamp};
@@ -27,6 +30,9 @@ use crate::site::{BURST_LABEL, NODES, Site};
 use crate::standins::Standins;
 
 const STEP: SignedDuration = SignedDuration::from_secs(20);
+/// Well into the give-back, which begins 20 minutes after the window's end.
+const SCALE_DOWN_AFTER: SignedDuration = SignedDuration::from_mins(24);
+const SCALE_DOWN_PERIOD: SignedDuration = SignedDuration::from_mins(3);
 const ZONE: &str = "Asia/Shanghai";
 const CALENDAR: &str = r#"
 [[window]]
@@ -73,6 +79,7 @@ pub async fn run() -> anyhow::Result<bool> {
     engine.tick().await;
     adopt(&mut engine).await?;
     let mut pods = Pods::NotYet;
+    let (mut replicas, mut scale_down) = (3, closes + SCALE_DOWN_AFTER);
     while clock.now() < end {
         clock.advance(STEP);
         let now = clock.now();
@@ -82,12 +89,24 @@ pub async fn run() -> anyhow::Result<bool> {
                 "window",
                 "friday-promotion opens: 3 inference pods with 4 GPUs each are wanted",
             );
-            evening.pods(3);
+            evening.pods(replicas);
+            evening.standins.budget("inference", 1);
             pods = Pods::Wanted;
         }
         if pods == Pods::Wanted && now >= closes {
             evening.timeline.say(now, "window", "friday-promotion closes; its nodes stay 20 minutes more");
             pods = Pods::Over;
+        }
+        // Evicted pods find no other node, so the budget holds the rest until the autoscaler asks for fewer.
+        while pods == Pods::Over && replicas > 0 && now >= scale_down {
+            replicas -= 1;
+            evening.timeline.say(
+                now,
+                "kubernetes",
+                &format!("the autoscaler wants {replicas} inference pods"),
+            );
+            evening.pods(replicas);
+            scale_down += SCALE_DOWN_PERIOD;
         }
         engine.tick().await;
         evening.timeline.follow()?;
@@ -96,7 +115,13 @@ pub async fn run() -> anyhow::Result<bool> {
     engine.stop()?;
     evening.judge(&engine);
     let blocked = evening.timeline.evictions_blocked();
-    evening.verdict.print(&folder.path().join("state"), blocked)
+    let good = evening.verdict.print(&folder.path().join("state"), blocked)?;
+    if !good {
+        for node in engine.published().nodes {
+            println!("  {} {:?} waits for {:?}", node.node, node.handover, node.waits_for);
+        }
+    }
+    Ok(good)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -132,11 +157,11 @@ async fn engine(folder: &Path, standins: &Standins, clock: &ManualClock) -> anyh
     })?;
     std::fs::create_dir_all(&config.daemon.state_dir)?;
     let (journal, _) = Journal::open(&config.daemon.state_dir, clock.now())?;
+    standins.install(&manifests::objects(&assemble::manifest_options(&config)?)?);
     let kubernetes = assemble::kubernetes_port(&config).await?;
-    kubernetes.install().await.context("the guards")?;
     let parts = Parts {
         seats: assemble::seats(&config)?,
-        slurm: assemble::slurm_port(&config.slurm)?,
+        slurm: assemble::slurm_port(&config.slurm, Arc::new(clock.clone()))?,
         kubernetes: Arc::new(kubernetes),
         clock: Arc::new(clock.clone()),
         tick_period_s: 20,
@@ -197,7 +222,6 @@ impl Evening {
         self.standins.kubernetes.cluster(|cluster| {
             cluster.set_workload(Workload::new(replicas, pod));
         });
-        self.standins.budget("inference", 1);
     }
 
     /// Looks at both worlds as they really are.
@@ -259,15 +283,16 @@ impl Evening {
         });
         self.verdict.jobs_killed = killed;
         self.verdict.jobs_finished = finished;
-        self.verdict.home = engine
-            .published()
-            .nodes
-            .iter()
-            .filter(|n| n.owner == Some(Domain::Slurm) && n.handover.is_none())
-            .count();
+        self.verdict.home = engine.published().nodes.iter().filter(|node| is_home(node)).count();
     }
 }
 
 fn job_nodes(job: &slurm_mock::model::Job) -> String {
     job.allocation.keys().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Slurm may start work on it. (It may be reserved for the next window already.)
+fn is_home(node: &NodeStatus) -> bool {
+    let closed = node.slurm == Gate::Closed;
+    node.owner == Some(Domain::Slurm) && !closed && node.kubernetes == Gate::Closed
 }
