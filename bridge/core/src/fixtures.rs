@@ -394,11 +394,8 @@ impl Case {
     pub(crate) fn later(&mut self, by_minutes: i64) {
         let now = self.now + minutes(by_minutes);
         self.now = now;
-        for seen in [&mut self.look] {
-            if let Seen::At { at, value } = seen {
-                *at = now;
-                value.at = now;
-            }
+        if let Seen::At { at, .. } = &mut self.look {
+            *at = now;
         }
         if let Seen::At { at, .. } = &mut self.facts.slurm {
             *at = now;
