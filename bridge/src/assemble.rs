@@ -223,9 +223,8 @@ pub async fn run(config: Config) -> Result<(), Error> {
             let served = tokio::time::timeout(STOP_DEADLINE, serving).await;
             telling.abort();
             remove_socket(&socket);
-            match served {
-                Ok(Ok(Err(error))) => tracing::warn!(%error, "the socket was not served to the end"),
-                Ok(Ok(Ok(())) | Err(_)) | Err(_) => {}
+            if let Ok(Ok(Err(error))) = served {
+                tracing::warn!(%error, "the socket was not served to the end");
             }
             ended
         }

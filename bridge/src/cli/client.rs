@@ -11,7 +11,7 @@ use crate::daemon::command::{Command, Refusal, Reply};
 use crate::daemon::published::Published;
 
 /// A command may have to look at nodes first.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Why the daemon could not be asked.
 #[derive(Debug, thiserror::Error)]

@@ -218,7 +218,8 @@ impl<D: Disk> Engine<D> {
         let index = Index::new(&facts.slurm);
         let names: Vec<NodeName> = self.journal.book().nodes.keys().cloned().collect();
         for name in names {
-            if self.with_view(&name, &index, |view| view.lacks_look()) == Some(true)
+            let lacks = |view: &View<'_>| view.lacks_look();
+            if self.with_view(&name, &index, lacks) == Some(true)
                 && let Some(node) = self.parts.site.nodes.get(&name).cloned()
             {
                 let look = self.look_at(&node).await;

@@ -98,8 +98,8 @@ pub fn start<D: Disk + Send + Sync + 'static>(
     ready: oneshot::Sender<()>,
 ) -> (Handle, impl Future<Output = Engine<D>> + Send) {
     let (requests, inbox) = mpsc::channel(REQUESTS_WAITING);
-    let (publisher, published) = watch::channel(Arc::new(engine.published()));
-    (Handle { requests, published }, run(engine, period, stop, ready, inbox, publisher))
+    let (words, published) = watch::channel(Arc::new(engine.published()));
+    (Handle { requests, published }, run(engine, period, stop, ready, inbox, words))
 }
 
 async fn run<D: Disk + Send + Sync + 'static>(

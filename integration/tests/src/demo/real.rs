@@ -192,7 +192,7 @@ impl Evening {
             .filter(|(_, node, phase)| phase == "Running" && !node.is_empty())
             .map(|(_, node, _)| node.as_str())
             .collect();
-        self.pods = running.clone();
+        self.pods.clone_from(&running);
         let published = daemon.published().await?;
         for node in &published.nodes {
             let both_run = running_on.contains(node.node.as_str()) && pods_on.contains(node.node.as_str());
