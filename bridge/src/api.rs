@@ -36,6 +36,13 @@ pub struct Error {
     source: io::Error,
 }
 
+impl Error {
+    /// The error's code; `docs/errors.md` says what to do about it.
+    pub const fn code(&self) -> &'static str {
+        "GB0702"
+    }
+}
+
 /// Who is at the other end.
 #[derive(Debug, Clone)]
 struct Peer {

@@ -91,6 +91,22 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The error's code; `docs/errors.md` says what to do about it. `None` where its source has one.
+    pub fn code(&self) -> Option<&'static str> {
+        match self {
+            Self::StateFolder { .. } => Some("GB0701"),
+            Self::PolicyFile { .. } => Some("GB0515"),
+            Self::Policy { source, .. } => Some(source.code()),
+            Self::Socket(error) => Some(error.code()),
+            Self::Serving(_) => Some("GB0703"),
+            Self::Signals(_) => Some("GB0704"),
+            Self::Engine { .. } => Some("GB0705"),
+            Self::Journal { .. } | Self::Slurm(_) | Self::Kubernetes(_) => None,
+        }
+    }
+}
+
 /// The manifests' options of a configuration.
 pub fn manifest_options(config: &Config) -> Result<ManifestOptions, kubernetes::Error> {
     let nodes = config.site.nodes.values().map(|node| node.kubernetes.clone());

@@ -5,6 +5,7 @@ pub mod api;
 pub mod assemble;
 pub mod certainty;
 pub mod cli;
+mod code;
 pub mod config;
 pub mod daemon;
 pub mod kubernetes;

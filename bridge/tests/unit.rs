@@ -1,5 +1,6 @@
 //! The systemd unit: systemd itself finds nothing to say about it, and it names what the daemon and the example
 //! configuration name.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test, helpers included")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

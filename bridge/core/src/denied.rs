@@ -172,3 +172,32 @@ pub enum Denied {
         work: String,
     },
 }
+
+impl Denied {
+    /// Its code; `docs/errors.md` says what to do about it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::IllegalEvent { .. } => "GB0601",
+            Self::NotClosed { .. } => "GB0602",
+            Self::NotEmpty { .. } => "GB0603",
+            Self::TooFewLooks { .. } => "GB0604",
+            Self::StaleLook { .. } => "GB0605",
+            Self::NodeWord { .. } => "GB0606",
+            Self::NotSealed { .. } => "GB0607",
+            Self::Frozen { .. } => "GB0608",
+            Self::Quarantined { .. } => "GB0609",
+            Self::NotFit { .. } => "GB0610",
+            Self::Unmanaged { .. } => "GB0611",
+            Self::InHandover { .. } => "GB0612",
+            Self::AlreadyThere { .. } => "GB0613",
+            Self::UnknownNode { .. } => "GB0614",
+            Self::UnknownPool { .. } => "GB0615",
+            Self::Floor { .. } => "GB0616",
+            Self::Ceiling { .. } => "GB0617",
+            Self::TooManyHandovers { .. } => "GB0618",
+            Self::NoNodes { .. } => "GB0619",
+            Self::Blackout { .. } => "GB0620",
+            Self::WorkOnBothSides { .. } => "GB0621",
+        }
+    }
+}

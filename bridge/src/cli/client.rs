@@ -15,7 +15,7 @@ const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Why the daemon could not be asked.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
+pub(crate) enum Error {
     /// Nobody answers there.
     #[error(
         "no daemon answers on {socket}: is it running (`systemctl status gpu-bridge`), and may you use the socket?"
@@ -42,6 +42,17 @@ pub(super) enum Error {
     /// It said no.
     #[error("{0}")]
     Refused(#[from] Refusal),
+}
+
+impl Error {
+    /// The error's code; `docs/errors.md` says what to do about it.
+    pub(crate) const fn code(&self) -> &'static str {
+        match self {
+            Self::NoAnswer { .. } => "GB0710",
+            Self::Odd { .. } => "GB0711",
+            Self::Refused(refusal) => refusal.code(),
+        }
+    }
 }
 
 /// A connection to the daemon.

@@ -13,13 +13,13 @@ use gpu_bridge_core::model::Domain;
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
-mod client;
+pub(crate) mod client;
 mod show;
 
 use client::Client;
 
+use crate::code::{self, report};
 use crate::daemon::command::{Command, Go, Reply};
-use crate::daemon::engine::report;
 use crate::daemon::journal::Line;
 use crate::{assemble, config, kubernetes, ledger};
 
@@ -208,6 +208,9 @@ pub fn main() -> ExitCode {
     };
     done.unwrap_or_else(|error| {
         eprintln!("gpu-bridge: {}", report(error.as_ref()));
+        if code::of(error.as_ref()).is_some() {
+            eprintln!("docs/errors.md says what to do about each code");
+        }
         ExitCode::FAILURE
     })
 }

@@ -168,8 +168,14 @@ pub(super) fn plan(p: &Published) -> String {
         let want = &denial.want;
         let _ = writeln!(
             text,
-            "denied to {}: {} nodes of {} from {} until {}: {}",
-            want.policy, want.count, want.pool, want.from, want.until, denial.reason
+            "denied to {}: {} nodes of {} from {} until {}: {}  [{}]",
+            want.policy,
+            want.count,
+            want.pool,
+            want.from,
+            want.until,
+            denial.reason,
+            denial.reason.code()
         );
     }
     text.trim_end().to_owned()
@@ -338,7 +344,7 @@ pub(super) fn reply(reply: &Reply) -> String {
                         let work = if work.is_empty() { "no work on it".to_owned() } else { work.join("; ") };
                         format!("would be {}'s ({work}); {}", adoption.owner, adoption.closes)
                     }
-                    (Err(denied), _) => format!("REFUSED: {denied}"),
+                    (Err(denied), _) => format!("REFUSED: {denied}  [{}]", denied.code()),
                 };
                 let _ = writeln!(text, "{}  {says}", one.node);
             }

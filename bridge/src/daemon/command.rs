@@ -150,3 +150,15 @@ pub enum Refusal {
         why: String,
     },
 }
+
+impl Refusal {
+    /// Its code; `docs/errors.md` says what to do about it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Denied { denied } => denied.code(),
+            Self::Invalid { .. } => "GB0650",
+            Self::Ledger { .. } => "GB0651",
+            Self::Away { .. } => "GB0652",
+        }
+    }
+}

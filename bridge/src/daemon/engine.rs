@@ -25,6 +25,7 @@ use super::clock::Clock;
 use super::decider::{self, Mode, Seat};
 use super::journal::{self, Journal};
 use crate::certainty::Certainty;
+use crate::code::report;
 use crate::kubernetes::Kubernetes;
 use crate::ledger::Disk;
 use crate::slurm::Slurm;
@@ -579,7 +580,7 @@ fn is_eviction(action: &gpu_bridge_core::facts::kubernetes::Action) -> bool {
     }
 }
 
-fn seen<T, E: std::error::Error>(at: Timestamp, answer: Result<T, E>) -> Seen<T> {
+fn seen<T, E: std::error::Error + 'static>(at: Timestamp, answer: Result<T, E>) -> Seen<T> {
     match answer {
         Ok(value) => Seen::At { at, value },
         Err(error) => Seen::unknown(report(&error)),
@@ -591,19 +592,4 @@ fn at<T>(seen: &Seen<T>) -> Option<Timestamp> {
         Seen::At { at, .. } => Some(*at),
         Seen::Unknown { .. } => None,
     }
-}
-
-/// An error with its sources, on one line.
-pub(crate) fn report(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        source = error.source();
-    }
-    text
 }

@@ -46,6 +46,17 @@ pub enum Error {
     Store(#[from] store::Error),
 }
 
+impl Error {
+    /// The error's code; `docs/errors.md` says what to do about it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Misfit(_) => "GB0230",
+            Self::Ledger(error) => error.code(),
+            Self::Store(error) => error.code(),
+        }
+    }
+}
+
 /// Ledger, book and store.
 #[derive(Debug)]
 pub struct Journal<D: Disk = FileDisk> {

@@ -16,7 +16,8 @@ use gpu_bridge_core::model::{Domain, Node};
 use gpu_bridge_core::planner;
 
 use super::command::{Adopting, Command, Go, Refusal, Releasing, Reply};
-use super::engine::{Engine, report};
+use super::engine::Engine;
+use crate::code::report;
 use crate::ledger::Disk;
 
 /// Ledger lines that `explain` shows.

@@ -85,6 +85,20 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error's code; `docs/errors.md` says what to do about it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Unanswered { .. } => "GB0401",
+            Self::Busy { .. } => "GB0402",
+            Self::Forbidden { .. } => "GB0403",
+            Self::Unauthorized { .. } => "GB0404",
+            Self::Conflict { .. } => "GB0405",
+            Self::NotFound { .. } => "GB0406",
+            Self::Odd { .. } => "GB0407",
+            Self::Config { .. } => "GB0408",
+        }
+    }
+
     /// Whether the write that ended so can have taken effect.
     pub fn certainty(&self) -> Certainty {
         match self {

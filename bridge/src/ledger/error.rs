@@ -142,6 +142,24 @@ impl fmt::Display for Broken {
 }
 
 impl Error {
+    /// The error's code; `docs/errors.md` says what to do about it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Broken(_) => "GB0201",
+            Self::Locked { .. } => "GB0202",
+            Self::Full { .. } => "GB0203",
+            Self::ReadOnly { .. } => "GB0204",
+            Self::Io { .. } => "GB0205",
+            Self::Poisoned => "GB0206",
+            Self::TooLong { .. } => "GB0207",
+            Self::Backlog { .. } => "GB0208",
+            Self::Serialize(_) => "GB0209",
+            Self::Event { .. } => "GB0210",
+            Self::Format { .. } => "GB0211",
+            Self::NoSuchLine { .. } => "GB0212",
+        }
+    }
+
     /// Sorts an I/O error into full, read-only and other.
     pub(crate) fn io(doing: &'static str, source: io::Error) -> Self {
         match source.kind() {

@@ -65,6 +65,26 @@ impl Class {
             Self::Host => "host",
         }
     }
+
+    /// Its code; `docs/errors.md` says what to do about it.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::GuestError => "GB0501",
+            Self::Panic => "GB0502",
+            Self::OutOfFuel => "GB0503",
+            Self::Deadline => "GB0504",
+            Self::MemoryDenied => "GB0505",
+            Self::OutputTooBig => "GB0506",
+            Self::InvalidProposal => "GB0507",
+            Self::AbiMismatch => "GB0508",
+            Self::BadSettings => "GB0509",
+            Self::NotWasm => "GB0510",
+            Self::RefusedImport => "GB0511",
+            Self::DigestMismatch => "GB0512",
+            Self::TooBig => "GB0513",
+            Self::Host => "GB0514",
+        }
+    }
 }
 
 impl fmt::Display for Class {
@@ -180,6 +200,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error's code; `docs/errors.md` says what to do about it.
+    pub const fn code(&self) -> &'static str {
+        self.class().code()
+    }
+
     /// The class of this error.
     pub const fn class(&self) -> Class {
         match self {
@@ -216,7 +241,7 @@ fn settings_lines(errors: &[SettingsError]) -> String {
 
 /// A decision that failed, with all that an operator or the policy's author needs. There are no proposals.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("policy {policy}: {}: {error}{}", .error.class(), after(usage, bundle.as_ref()))]
+#[error("policy {policy}: {} [{}]: {error}{}", .error.class(), .error.code(), after(usage, bundle.as_ref()))]
 pub struct Failure {
     /// The policy's name in the configuration.
     pub policy: String,

@@ -42,10 +42,15 @@ pub enum Outcome {
 
 /// The policy is out of service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("in quarantine for its failures until {until} (seconds since 1970)")]
+#[error("in quarantine for its failures until {until} (seconds since 1970)  [{}]", OutOfService::CODE)]
 pub struct OutOfService {
     /// When it gets another try.
     pub until: i64,
+}
+
+impl OutOfService {
+    /// Its code; `docs/errors.md` says what to do about it.
+    pub const CODE: &str = "GB0516";
 }
 
 impl Health {

@@ -191,6 +191,33 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error's code; `docs/errors.md` says what to do about it.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Unanswered { .. } => "GB0301",
+            Self::Options(_) => "GB0302",
+            Self::Token { .. } => "GB0303",
+            Self::Unreachable { .. } => "GB0304",
+            Self::TooLarge { .. } => "GB0305",
+            Self::NotJson { .. } => "GB0306",
+            Self::Unreadable { .. } => "GB0307",
+            Self::Credentials { .. } => "GB0308",
+            Self::Forbidden { .. } => "GB0309",
+            Self::ControllerAway { .. } => "GB0310",
+            Self::NoSuchUrl { .. } => "GB0311",
+            Self::NoVersion { .. } => "GB0312",
+            Self::Refused { .. } => "GB0313",
+            Self::Scontrol(error) => error.code(),
+            Self::UnknownNode { .. } => "GB0317",
+            Self::BadName { .. } => "GB0318",
+            Self::ForeignDrain { .. } => "GB0319",
+            Self::ForeignReservation { .. } => "GB0320",
+            Self::NotSeen { .. } => "GB0321",
+            Self::Deadline { .. } => "GB0322",
+            Self::NothingWritten(error) | Self::NotReadBack(error) => error.code(),
+        }
+    }
+
     /// What is known about a write that ended in this error.
     pub fn certainty(&self) -> Certainty {
         match self {

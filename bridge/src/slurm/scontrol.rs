@@ -68,6 +68,15 @@ pub enum Failure {
 }
 
 impl Error {
+    /// The error's code; `docs/errors.md` says what to do about it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Start { .. } => "GB0314",
+            Self::Broken { .. } => "GB0315",
+            Self::Failed { .. } => "GB0316",
+        }
+    }
+
     /// What is known about a write that ended in this error.
     pub fn certainty(&self) -> Certainty {
         match self {

@@ -82,6 +82,21 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The error's code; `docs/errors.md` says what to do about it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Locked(error) => error.code(),
+            Self::Folder { .. } => "GB0221",
+            Self::Sled(_) => "GB0222",
+            Self::Panicked(_) => "GB0223",
+            Self::Value { .. } => "GB0224",
+            Self::Key { .. } => "GB0225",
+            Self::Backwards { .. } => "GB0226",
+        }
+    }
+}
+
 /// A place in a ledger that no other ledger has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
