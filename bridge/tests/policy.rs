@@ -171,7 +171,10 @@ fn every_misdeed_has_its_class_and_a_message_that_helps() {
         let failure = fail(deeds);
         assert_eq!(failure.class(), *class, "{deeds:?}: {failure}");
         assert!(failure.to_string().contains(part), "{deeds:?}: {failure}");
-        assert!(failure.to_string().starts_with(&format!("policy bad: {class}: ")), "{failure}");
+        assert!(
+            failure.to_string().starts_with(&format!("policy bad: {class} [{}]: ", class.code())),
+            "{failure}"
+        );
         assert_eq!(failure.to_string().contains("unreachable"), *deeds == ["trap"], "{failure}");
     }
 }
