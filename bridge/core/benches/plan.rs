@@ -195,7 +195,7 @@ fn look() -> Seen<NodeLook> {
         let pod = Pod { pod, priority: 0, eviction: Eviction::Allowed, gpus: 1 };
         Holder::Pod { pod, why: "container \"main\" asks for nvidia.com/gpu: 1".into() }
     };
-    let value = NodeLook { at: now(), holders: (0..PODS_A_NODE).map(holder).collect(), others: vec![] };
+    let value = NodeLook { holders: (0..PODS_A_NODE).map(holder).collect(), others: vec![] };
     Seen::At { at: now(), value }
 }
 

@@ -61,7 +61,7 @@ impl Handle {
     }
 }
 
-/// Stops the loop of [`run`].
+/// Stops the loop of [`start`].
 #[derive(Debug, Clone)]
 pub struct Stop(watch::Sender<bool>);
 

@@ -9,7 +9,7 @@
 //! {"seq":2,"at":"…","event":{…},"prev":"<sha256 of line 1>","sum":"…"}
 //! ```
 //!
-//! `seq` is the number of the line in the file. See [`line`] for the frame, [`read`] for what is torn and what is broken.
+//! `seq` is the number of the line in the file. See `line` for the frame, `read` for what is torn and what is broken.
 
 mod admin;
 mod disk;

@@ -1,6 +1,6 @@
 //! Five-field cron on naive wall-clock time. It decides which wall-clock minutes an expression names, exactly as
 //! `man 5 crontab` defines it, plus `L`, `FRI#2` and `FRIL`. It does not know zones, instants or durations: what a
-//! named minute means where clocks jump is [`super::zone`]'s business.
+//! named minute means where clocks jump is `zone`'s business.
 //!
 //! The `cron` crate parses the fields after translation. Its own engine and dialect are not used, because it counts
 //! weekdays from 1 = Sunday, takes AND for the two day fields, and fires twice or not at all where clocks jump.
