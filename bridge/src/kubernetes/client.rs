@@ -89,8 +89,11 @@ impl Client {
         Self::over(client(true)?, client(false)?, server.clone(), options)
     }
 
-    /// The same over ready-made connections: the first may retry, the second must not.
-    pub(super) fn over(
+    /// The same over ready-made connections (a service in the same process too): the first may retry, the second must not.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where no guards can be made of the options.
+    pub fn over(
         reads: kube::Client,
         writes: kube::Client,
         server: String,

@@ -116,7 +116,8 @@ pub fn objects(options: &ManifestOptions) -> Result<Vec<Value>, Error> {
 }
 
 /// Each document with the collection that it goes into.
-fn documents(options: &ManifestOptions) -> Result<Vec<(String, Value)>, Error> {
+/// The manifests as objects, each with the path of its collection.
+pub fn documents(options: &ManifestOptions) -> Result<Vec<(String, Value)>, Error> {
     options.check()?;
     let mut documents = vec![(CRDS_PATH.to_owned(), definition())];
     documents.extend(rights(options));

@@ -6,7 +6,7 @@ mod gres;
 mod hostlist;
 mod http;
 mod jobs;
-mod plan;
+pub mod plan;
 pub mod rest;
 pub mod scontrol;
 mod shape;

@@ -12,7 +12,7 @@ use super::error::Error;
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step<T> {
+pub enum Step<T> {
     /// It stands as it should.
     Done,
     /// Write this, then look again.
@@ -25,7 +25,7 @@ fn foreign(name: &SlurmNodeName, node: &Node) -> Error {
 }
 
 /// May the node be drained with `reason`, and is it already?
-pub(super) fn drain(
+pub fn drain(
     name: &SlurmNodeName,
     node: &Node,
     reason: &str,
@@ -45,7 +45,7 @@ pub(super) fn drain(
 }
 
 /// May the node's DRAIN be taken away, and is it gone already?
-pub(super) fn undrain(name: &SlurmNodeName, node: &Node, reason: &str) -> Result<Step<()>, Error> {
+pub fn undrain(name: &SlurmNodeName, node: &Node, reason: &str) -> Result<Step<()>, Error> {
     if !node.flags.contains(&NodeFlag::Drain) {
         return Ok(Step::Done);
     }
@@ -62,7 +62,7 @@ const MAINT: &str = "MAINT";
 const IGNORE_JOBS: &str = "IGNORE_JOBS";
 
 /// The arguments of scontrol that bring the reservation to its shape.
-pub(super) fn reserve(
+pub fn reserve(
     stands: Option<&Reservation>,
     spec: &ReservationSpec,
     now: Timestamp,

@@ -134,8 +134,11 @@ impl Cluster {
     /// Answers a request.
     pub fn request(&mut self, request: &Request) -> Answer {
         if request.query("dryRun") == Some("All") {
-            // Whatever it does, it does to a copy.
-            return self.clone().answer(request);
+            // Whatever it does, it does to a copy, which needs no memory of past changes.
+            let log = std::mem::take(&mut self.log);
+            let answer = self.clone().answer(request);
+            self.log = log;
+            return answer;
         }
         self.answer(request)
     }

@@ -5,5 +5,6 @@ pub mod daemon;
 pub mod demo;
 pub mod labs;
 pub mod policies;
+pub mod sim;
 pub mod site;
 pub mod standins;

@@ -132,8 +132,16 @@ impl Cluster {
     fn end_epilogs(&mut self) {
         let now = self.now;
         let mut any = false;
+        let machines = &self.machines;
+        let nodes = &self.ctld.nodes;
+        // slurmctld hears of an epilog's end from each slurmd, or takes the node DOWN.
+        let heard = |node: &NodeName| {
+            machines.get(node).is_none_or(|machine| machine.health == Health::Up)
+                || nodes.get(node).is_none_or(|node| node.down.is_some())
+        };
         for job in self.ctld.jobs.values_mut() {
-            if job.completing_until.is_some_and(|until| until <= now) {
+            let done = job.completing_until.is_some_and(|until| until <= now);
+            if done && job.allocation.keys().all(heard) {
                 job.completing_until = None;
                 any = true;
                 if job.state == JobState::Pending {

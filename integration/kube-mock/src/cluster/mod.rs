@@ -74,7 +74,7 @@ pub struct Cluster {
     version: u64,
     uids: u64,
     objects: BTreeMap<Id, Value>,
-    log: VecDeque<Change>,
+    pub(crate) log: VecDeque<Change>,
     agenda: BTreeMap<(Timestamp, u64), Task>,
     tasks: u64,
     machines: BTreeMap<String, kubelet::Host>,

@@ -1,0 +1,21 @@
+//! The simulator: the daemon's engine in virtual time against models of both schedulers, with random load, faults, people
+//! and crashes, all from one seed. The checker knows what really runs on every node and believes nothing of what the
+//! daemon says.
+//!
+//! [`run`] plays one seed. `world` has the models, what goes wrong on the way to them, and judges each change; `people` is
+//! what happens by itself; `slurm` and `kubernetes` are the ports; `check` judges over many ticks; `mirror` reads the
+//! ledger as a stranger would.
+
+mod check;
+mod decider;
+mod dice;
+mod kubernetes;
+mod mirror;
+mod people;
+mod run;
+mod shared;
+mod slurm;
+mod world;
+
+pub use run::{Outcome, run};
+pub use world::Counts;

@@ -1,0 +1,556 @@
+//! The world: both model schedulers on one clock, what goes wrong between them and the daemon, and the truth about every
+//! node. It judges each change where it happens; what is judged over many ticks is [`super::check`]'s.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_bridge::daemon::clock::{Clock as _, ManualClock};
+use gpu_bridge::ledger::SimDisk;
+use gpu_bridge_core::book::Management;
+use gpu_bridge_core::event::Action;
+use gpu_bridge_core::ids::NodeName;
+use gpu_bridge_core::mark::{DrainReason, GATE_NAME, TAINT_DRAINING, TAINT_SLURM, reservation_handover};
+use jiff::{SignedDuration, Timestamp};
+use kube_mock::{Id, Machine, Resource};
+use serde_json::Value;
+
+use super::dice::Dice;
+use super::mirror::Mirror;
+use super::people::People;
+
+/// Seconds in which nobody looks: nothing that matters begins and ends within.
+const STEP_S: i64 = 5;
+/// Pods at or above it are never evicted.
+pub(super) const PROTECTED_PRIORITY: i64 = 1_000_000;
+/// Lines of a story that are kept.
+const STORY_MAX: usize = 100_000;
+
+/// What was done and endured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Ticks of the daemon.
+    pub ticks: u64,
+    /// Handovers that ended open.
+    pub opened: u64,
+    /// Handovers that rolled back.
+    pub rolled_back: u64,
+    /// Calls lost, late or not answered.
+    pub faults: u64,
+    /// Crashes of the daemon.
+    pub crashes: u64,
+    /// What people and machines did.
+    pub happenings: u64,
+    /// Guards of ours that others took away.
+    pub guards_lost: u64,
+    /// Closed gates that others broke open whole.
+    pub broken_open: u64,
+    /// Jobs and pods that ran on GPUs.
+    pub work: u64,
+}
+
+/// How much goes wrong, in a thousand calls.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rates {
+    pub(super) lost_before: u32,
+    pub(super) lost_after: u32,
+    pub(super) late: u32,
+    pub(super) slow: u32,
+    pub(super) stale: u32,
+    pub(super) dies_after_write: u32,
+    /// Happenings in a thousand seconds.
+    pub(super) happenings: u32,
+}
+
+/// Whether something of one side may start on a node, and who keeps it from it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct SlurmSide {
+    /// The reason of the DRAIN that stands.
+    pub(super) drain: Option<String>,
+    /// Our reservation is in force.
+    pub(super) reserved: bool,
+}
+
+impl SlurmSide {
+    pub(super) fn drained_by_us(&self) -> bool {
+        self.drain.as_deref().is_some_and(|text| DrainReason::parse(text).is_some())
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.drain.is_none() && !self.reserved
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.drained_by_us() && self.reserved
+    }
+}
+
+/// The same of Kubernetes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct KubeSide {
+    pub(super) there: bool,
+    pub(super) listed: bool,
+    pub(super) draining: bool,
+    pub(super) sealed: bool,
+    pub(super) cordoned: bool,
+    /// Taints and labels that are not ours.
+    foreign: BTreeSet<String>,
+}
+
+impl KubeSide {
+    pub(super) fn is_open(&self) -> bool {
+        self.there && !self.listed && !self.draining && !self.sealed
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.listed && self.draining && self.sealed
+    }
+}
+
+/// Who changes the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    Daemon,
+    Others,
+}
+
+/// A write of ours that is still on its way.
+pub(super) enum Late {
+    Kubernetes(kube_mock::Request),
+    SlurmNode(slurm_mock::model::NodeName, slurm_mock::model::NodeUpdate),
+    Scontrol(Vec<String>),
+}
+
+pub(super) struct World {
+    pub(super) clock: ManualClock,
+    pub(super) start: Timestamp,
+    pub(super) dice: Dice,
+    pub(super) slurm: slurm_mock::Cluster,
+    pub(super) kube: kube_mock::Cluster,
+    pub(super) disk: SimDisk,
+    pub(super) mirror: Mirror,
+    pub(super) rates: Rates,
+    pub(super) people: People,
+    pub(super) nodes: Vec<String>,
+    /// Faults are over.
+    pub(super) calm: bool,
+    pub(super) slurm_away_until: Timestamp,
+    pub(super) kube_away_until: Timestamp,
+    /// The ledger's disk is full or read-only until then.
+    pub(super) disk_bad_until: Option<Timestamp>,
+    pub(super) late: Vec<(Timestamp, Late)>,
+    /// Nodes whose closed gate others broke open, with how: what follows there is not the daemon's doing.
+    pub(super) excused: BTreeMap<String, String>,
+    pub(super) counts: Counts,
+    pub(super) faults_in_tick: u32,
+    pub(super) story: Vec<String>,
+    pub(super) failure: Option<String>,
+}
+
+impl World {
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(super) fn tell(&mut self, text: impl AsRef<str>) {
+        if self.story.len() < STORY_MAX {
+            let at = self.now().duration_since(self.start).as_secs();
+            self.story.push(format!("+{at:>6}s {}", text.as_ref()));
+        }
+    }
+
+    pub(super) fn fail(&mut self, why: impl AsRef<str>) {
+        self.tell(format!("FAILED: {}", why.as_ref()));
+        self.failure.get_or_insert_with(|| why.as_ref().to_owned());
+    }
+
+    pub(super) fn fault(&mut self, what: &str) {
+        self.counts.faults += 1;
+        self.faults_in_tick += 1;
+        self.tell(format!("  fault: {what}"));
+    }
+
+    /// One in a thousand chances of `rate`, never once all is calm.
+    pub(super) fn strikes(&mut self, rate: u32) -> bool {
+        !self.calm && self.dice.permille(rate)
+    }
+
+    /// Reads the ledger on.
+    pub(super) fn sync(&mut self) {
+        let disk = self.disk.clone();
+        if let Err(why) = self.mirror.sync(&disk) {
+            self.fail(why);
+        }
+        for news in std::mem::take(&mut self.mirror.news) {
+            self.tell(format!("  {news}"));
+        }
+    }
+
+    /// Lets time pass, with all that happens in it.
+    pub(super) fn pass(&mut self, seconds: i64) {
+        let mut left = seconds;
+        while left > 0 {
+            let step = left.min(STEP_S);
+            left -= step;
+            self.clock.advance(SignedDuration::from_secs(step));
+            let now = self.now();
+            self.change(Who::Others, |world| {
+                world.slurm.advance_to(now);
+                world.kube.advance_to(now);
+            });
+            self.arrive();
+            let chance = u32::try_from(step).unwrap_or(0) * self.rates.happenings;
+            if self.strikes(chance) {
+                self.happen();
+            }
+        }
+    }
+
+    /// A slow call: the world goes on meanwhile.
+    pub(super) fn dawdle(&mut self) {
+        if self.strikes(self.rates.slow) {
+            let seconds = self.dice.within(1..16);
+            self.fault(&format!("a call takes {seconds} s"));
+            self.pass(seconds);
+        }
+    }
+
+    /// What was on its way arrives.
+    fn arrive(&mut self) {
+        let now = self.now();
+        let (due, waiting) = std::mem::take(&mut self.late).into_iter().partition(|(at, _)| *at <= now);
+        self.late = waiting;
+        let due: Vec<(Timestamp, Late)> = due;
+        for (_, late) in due {
+            match late {
+                Late::Kubernetes(request) => {
+                    self.tell(format!("  late: {} {}", request.method, request.path));
+                    self.change(Who::Daemon, |world| drop(world.kube.request(&request)));
+                }
+                Late::SlurmNode(node, update) => {
+                    self.tell(format!("  late: {node} {update:?}"));
+                    // Whatever comes of it, nobody hears.
+                    self.change(Who::Daemon, |world| drop(world.slurm.update_node(&node, &update, "root")));
+                }
+                Late::Scontrol(words) => {
+                    self.tell(format!("  late: scontrol {}", words.join(" ")));
+                    self.change(Who::Daemon, |world| drop(slurm_mock::scontrol::run(&mut world.slurm, &words)));
+                }
+            }
+        }
+    }
+
+    /// Changes the world, and judges the change by who made it.
+    pub(super) fn change<R>(&mut self, who: Who, f: impl FnOnce(&mut Self) -> R) -> R {
+        let before = self.sides();
+        let going = if who == Who::Daemon { self.going_pods() } else { BTreeSet::new() };
+        let result = f(self);
+        let after = self.sides();
+        for (node, (slurm, kube)) in &after {
+            let Some((old_slurm, old_kube)) = before.get(node) else { continue };
+            let slurm_opened = slurm.is_open() && !old_slurm.is_open();
+            let kube_opened = kube.is_open() && !old_kube.is_open();
+            match who {
+                Who::Daemon => {
+                    if slurm_opened && !self.excused.contains_key(node) {
+                        self.judge_opening(node, "slurm", kube.is_open(), self.kube_work(node));
+                    }
+                    if kube_opened && !self.excused.contains_key(node) {
+                        self.judge_opening(node, "kubernetes", slurm.is_open(), self.slurm_work(node));
+                    }
+                    self.judge_marks(node, (old_slurm, old_kube), (slurm, kube));
+                }
+                Who::Others => {
+                    self.note_lost_guards(node, (old_slurm, old_kube), (slurm, kube));
+                    if (slurm_opened && kube.is_open()) || (kube_opened && slurm.is_open()) {
+                        self.excuse(node, "others broke its closed gate open");
+                    }
+                }
+            }
+        }
+        if who == Who::Daemon {
+            self.judge_going(&going);
+        }
+        self.observe();
+        result
+    }
+
+    /// The daemon opened a gate: the other side must be neither open nor at work.
+    fn judge_opening(&mut self, node: &str, opened: &str, other_open: bool, other_work: Vec<String>) {
+        let record = self.mirror.book.record(&NodeName::new(node));
+        match record.management {
+            // It puts back what it found on a node that was open on both sides.
+            Management::Unmanaged | Management::Adopting | Management::Releasing { .. } => return,
+            Management::Managed { .. } => {}
+        }
+        if other_open {
+            self.fail(format!("the daemon opened the {opened} gate of {node} while the other one was open"));
+        }
+        if !other_work.is_empty() {
+            self.fail(format!(
+                "the daemon opened the {opened} gate of {node} while the other side was at work: {}",
+                other_work.join(", ")
+            ));
+        }
+    }
+
+    /// What people set stays.
+    fn judge_marks(&mut self, node: &str, before: (&SlurmSide, &KubeSide), after: (&SlurmSide, &KubeSide)) {
+        if let Some(theirs) = &before.0.drain
+            && !before.0.drained_by_us()
+            && after.0.drain.as_ref() != Some(theirs)
+        {
+            let found = self.mirror.book.record(&NodeName::new(node)).found.and_then(|found| found.slurm_drain);
+            let over = after.0.drained_by_us() && found.as_ref() == Some(theirs);
+            if !over {
+                self.fail(format!("the daemon took away a person's drain of {node} ({theirs})"));
+            }
+        }
+        if before.1.there && after.1.there {
+            if before.1.cordoned != after.1.cordoned {
+                self.fail(format!("the daemon touched a person's cordon of {node}"));
+            }
+            if before.1.foreign != after.1.foreign {
+                self.fail(format!("the daemon changed others' taints or labels of {node}"));
+            }
+        }
+    }
+
+    fn note_lost_guards(&mut self, node: &str, before: (&SlurmSide, &KubeSide), after: (&SlurmSide, &KubeSide)) {
+        let lost = [
+            before.0.drained_by_us() && !after.0.drained_by_us(),
+            before.0.reserved && !after.0.reserved,
+            before.1.listed && !after.1.listed,
+            before.1.draining && !after.1.draining && after.1.there,
+            before.1.sealed && !after.1.sealed && after.1.there,
+        ];
+        let lost = lost.into_iter().filter(|lost| *lost).count();
+        if lost > 0 {
+            self.counts.guards_lost += lost as u64;
+            self.tell(format!("  {node}: others took {lost} of our guards away"));
+        }
+    }
+
+    pub(super) fn excuse(&mut self, node: &str, why: &str) {
+        if self.is_ours(node) && !self.excused.contains_key(node) {
+            self.counts.broken_open += 1;
+            self.tell(format!("  {node}: {why}"));
+            self.excused.insert(node.to_owned(), why.to_owned());
+        }
+    }
+
+    /// Pods that go because of the daemon go by the rules.
+    fn judge_going(&mut self, before: &BTreeSet<String>) {
+        let going = self.going_pods();
+        for name in going.difference(before) {
+            let pod = name.split_once('/').and_then(|(space, pod)| self.kube.get(&Id::pod(space, pod))).cloned();
+            let Some(pod) = pod else { continue };
+            let node = text(&pod, "/spec/nodeName").to_owned();
+            if self.excused.contains_key(&node) {
+                continue;
+            }
+            let evicted = self.people.asked_to_go.contains(name);
+            let protected = pod["metadata"]["annotations"].get("gpu-bridge.io/do-not-disrupt").is_some()
+                || pod["spec"]["priority"].as_i64().unwrap_or(0) >= PROTECTED_PRIORITY;
+            if !evicted {
+                self.fail(format!("pod {name} on {node} goes because of the daemon's taint, past its budget"));
+            } else if protected {
+                self.fail(format!("pod {name} on {node} is protected, and the daemon evicted it"));
+            }
+        }
+    }
+
+    fn going_pods(&self) -> BTreeSet<String> {
+        self.kube
+            .all(Resource::Pods)
+            .filter(|(_, pod)| pod["metadata"].get("deletionTimestamp").is_some())
+            .map(|(id, _)| format!("{}/{}", id.namespace, id.name))
+            .collect()
+    }
+
+    /// No GPU process of both sides on a node of ours.
+    fn observe(&mut self) {
+        if self.failure.is_some() {
+            return;
+        }
+        for node in self.nodes.clone() {
+            if !self.is_ours(&node) || self.excused.contains_key(&node) {
+                continue;
+            }
+            let (slurm, kube) = (self.slurm_work(&node), self.kube_work(&node));
+            if !slurm.is_empty() && !kube.is_empty() {
+                self.fail(format!("{node} runs GPU work of both: {}; {}", slurm.join(", "), kube.join(", ")));
+            }
+        }
+        let root = |cause: &slurm_mock::model::Cause| match cause {
+            slurm_mock::model::Cause::CancelledBy(by)
+            | slurm_mock::model::Cause::RequeuedBy(by)
+            | slurm_mock::model::Cause::NodeSetDownBy(_, by) => by == "root",
+            slurm_mock::model::Cause::Finished
+            | slurm_mock::model::Cause::TimeLimit
+            | slurm_mock::model::Cause::NodeDied(_)
+            | slurm_mock::model::Cause::ControllerForgot => false,
+        };
+        let endings = self.slurm.truth().endings();
+        let new = endings.get(self.people.endings_seen..).unwrap_or_default();
+        let killed = new.iter().find(|ending| root(&ending.cause)).map(|ending| format!("{ending:?}"));
+        self.people.endings_seen = endings.len();
+        if let Some(killed) = killed {
+            self.fail(format!("the daemon stopped a job: {killed}"));
+        }
+    }
+
+    /// Managed, and not on its way out.
+    pub(super) fn is_ours(&self, node: &str) -> bool {
+        match self.mirror.book.nodes.get(&NodeName::new(node)).map(|record| record.management) {
+            Some(Management::Managed { .. }) => true,
+            Some(Management::Unmanaged | Management::Adopting | Management::Releasing { .. }) | None => false,
+        }
+    }
+
+    /// GPU processes of Slurm's that live on a node.
+    pub(super) fn slurm_work(&self, node: &str) -> Vec<String> {
+        let name = slurm_mock::model::NodeName::from(node);
+        let now = self.slurm.now();
+        let living = self.slurm.truth().processes_on(&name, now).filter(|process| process.gpus > 0);
+        living.map(|process| format!("job {} of {}", process.job, process.user)).collect()
+    }
+
+    /// GPU processes of Kubernetes' that live on a node. What a running kubelet is about to end because its pod is gone
+    /// does not count: nothing but the node itself can tell.
+    pub(super) fn kube_work(&self, node: &str) -> Vec<String> {
+        let up = self.people.kubelets.get(node).is_none_or(|machine| *machine == Machine::Up);
+        self.kube
+            .processes_on(node)
+            .filter(|process| process.gpus > 0)
+            .filter(|process| {
+                let pod = self.kube.get(&Id::pod(&process.namespace, &process.pod));
+                let listed = pod.is_some_and(|pod| text(pod, "/metadata/uid") == process.uid);
+                listed || !up
+            })
+            .map(|process| format!("pod {}/{}", process.namespace, process.pod))
+            .collect()
+    }
+
+    /// Both sides of every node, as they really are.
+    pub(super) fn sides(&self) -> BTreeMap<String, (SlurmSide, KubeSide)> {
+        let now = self.slurm.now();
+        let gate = self.kube.get(&Id::cluster(Resource::Gates, GATE_NAME));
+        let closed: BTreeSet<&str> =
+            gate.map(|gate| list(gate, "/spec/closed").iter().filter_map(Value::as_str).collect()).unwrap_or_default();
+        let mut sides = BTreeMap::new();
+        for view in self.slurm.nodes() {
+            let drained = view.flags.contains(&slurm_mock::model::NodeFlag::Drain);
+            let drain = drained.then(|| view.reason.as_ref().map(|r| r.text.clone()).unwrap_or_default());
+            let reserved = self.slurm.reservations().any(|reservation| {
+                reservation.is_active(now)
+                    && reservation.nodes.contains(&view.spec.name)
+                    && reservation_handover(&reservation.name).is_some()
+            });
+            let name = view.spec.name.as_str();
+            let kube = self.kube_side(name, closed.contains(name));
+            sides.insert(name.to_owned(), (SlurmSide { drain, reserved }, kube));
+        }
+        sides
+    }
+
+    fn kube_side(&self, name: &str, listed: bool) -> KubeSide {
+        let Some(node) = self.kube.get(&Id::node(name)) else {
+            return KubeSide { listed, ..KubeSide::default() };
+        };
+        let taints = list(node, "/spec/taints");
+        let has = |key: &str| taints.iter().any(|taint| taint["key"] == key);
+        let foreign_taints = taints
+            .iter()
+            .filter(|taint| !text(taint, "/key").starts_with("gpu-bridge.io/"))
+            .map(|taint| format!("taint {taint}"));
+        let labels = node["metadata"]["labels"].as_object().into_iter().flatten();
+        let foreign_labels = labels
+            .filter(|(key, _)| !key.starts_with("gpu-bridge.io/") && key.as_str() != super::run::POOL_LABEL)
+            .map(|(key, value)| format!("label {key}={value}"));
+        KubeSide {
+            there: true,
+            listed,
+            draining: has(TAINT_DRAINING),
+            sealed: has(TAINT_SLURM),
+            cordoned: node["spec"]["unschedulable"] == true,
+            foreign: foreign_taints.chain(foreign_labels).collect(),
+        }
+    }
+
+    /// The daemon is about to act: its ledger must say so on the disk, unless it only closes and the disk takes nothing.
+    pub(super) fn announced(&mut self, action: &Action) {
+        self.sync();
+        let excused = action.is_closing() && self.disk_bad_until.is_some();
+        if !self.mirror.announces(action) && !excused {
+            self.fail(format!("an effect without a durable intent: {action:?}"));
+        }
+        if let Action::Kubernetes(gpu_bridge_core::facts::kubernetes::Action::Evict { pod }) = action {
+            self.people.asked_to_go.insert(format!("{}/{}", pod.namespace, pod.name));
+        }
+    }
+
+    /// The daemon's machine dies at its next write.
+    pub(super) fn die(&mut self, why: &str) {
+        self.tell(format!("  {why}"));
+        self.disk.crash_at(self.disk.operations(), 0);
+    }
+}
+
+pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub(super) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
+    object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+impl Counts {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Self) {
+        self.ticks += other.ticks;
+        self.opened += other.opened;
+        self.rolled_back += other.rolled_back;
+        self.faults += other.faults;
+        self.crashes += other.crashes;
+        self.happenings += other.happenings;
+        self.guards_lost += other.guards_lost;
+        self.broken_open += other.broken_open;
+        self.work += other.work;
+    }
+
+    /// On one line, with the ticks of each second.
+    pub fn text(&self, took: std::time::Duration) -> String {
+        let per_second = u128::from(self.ticks) * 1000 / took.as_millis().max(1);
+        format!(
+            "{} ticks in {:.1} s ({per_second} a second): {} handovers opened, {} rolled back, {} jobs and workloads, \
+             {} happenings, {} faults, {} crashes, {} guards lost, {} gates broken open",
+            self.ticks,
+            took.as_secs_f64(),
+            self.opened,
+            self.rolled_back,
+            self.work,
+            self.happenings,
+            self.faults,
+            self.crashes,
+            self.guards_lost,
+            self.broken_open,
+        )
+    }
+
+    /// What so many seeds exercised too little, if anything.
+    pub fn idle(&self, seeds: u64) -> Option<String> {
+        let least = [
+            ("handovers opened", self.opened, 3 * seeds),
+            ("handovers rolled back", self.rolled_back, seeds / 4),
+            ("jobs and workloads", self.work, 5 * seeds),
+            ("faults", self.faults, 3 * seeds),
+            ("crashes", self.crashes, seeds / 4),
+            ("guards lost", self.guards_lost, seeds / 2),
+        ];
+        let idle: Vec<String> = least
+            .into_iter()
+            .filter(|(_, found, least)| found < least)
+            .map(|(what, found, least)| format!("{found} {what}, at least {least} were expected"))
+            .collect();
+        (!idle.is_empty()).then(|| idle.join("; "))
+    }
+}
