@@ -13,7 +13,7 @@ use slurm_mock::model::{
 
 use super::decider::BURST;
 use super::run::{GPUS, POOL_LABEL};
-use super::world::{KubeSide, SlurmSide, Who, World, text};
+use super::world::{KubeSide, SlurmSide, Who, World, text, whatever};
 
 /// The administrator of Slurm, who is not the daemon.
 pub(super) const ADMIN: &str = "olga";
@@ -195,7 +195,7 @@ impl World {
                 _ if state == JobState::Suspended => world.slurm.resume_job(id, ADMIN),
                 _ => world.slurm.suspend(id, ADMIN),
             };
-            drop(done);
+            whatever(done);
         });
     }
 
@@ -314,28 +314,28 @@ impl World {
                 if stands.is_some() {
                     self.people.drains.remove(node);
                     self.others(&format!("{ADMIN} lifts the drain of {node}"), |world| {
-                        drop(world.slurm.update_node(&name, &update(NodeAction::Undrain, None), ADMIN));
+                        whatever(world.slurm.update_node(&name, &update(NodeAction::Undrain, None), ADMIN));
                     });
                 }
             }
             Happening::LoseDrain if whole => {
                 self.others(&format!("{ADMIN} takes our drain off {node}"), |world| {
-                    drop(world.slurm.update_node(&name, &update(NodeAction::Undrain, None), ADMIN));
+                    whatever(world.slurm.update_node(&name, &update(NodeAction::Undrain, None), ADMIN));
                 });
             }
             Happening::LoseReservation if whole => {
                 self.others(&format!("{ADMIN} deletes our reservation of {node}"), |world| {
                     for reservation in &reserved {
-                        drop(world.slurm.delete_reservation(reservation, ADMIN));
+                        whatever(world.slurm.delete_reservation(reservation, ADMIN));
                     }
                 });
             }
             Happening::BreakSlurm if whole => {
                 self.others(&format!("{ADMIN} takes all our marks off {node} in Slurm"), |world| {
                     for reservation in &reserved {
-                        drop(world.slurm.delete_reservation(reservation, ADMIN));
+                        whatever(world.slurm.delete_reservation(reservation, ADMIN));
                     }
-                    drop(world.slurm.update_node(&name, &update(NodeAction::Undrain, None), ADMIN));
+                    whatever(world.slurm.update_node(&name, &update(NodeAction::Undrain, None), ADMIN));
                 });
             }
             _ => {}
@@ -406,13 +406,13 @@ impl World {
         match happening {
             Happening::SlurmdDies => {
                 self.people.broken_until.entry(node.to_owned()).or_insert(until);
-                self.others(&format!("slurmd of {node} dies"), |world| drop(world.slurm.kill_slurmd(&name)));
+                self.others(&format!("slurmd of {node} dies"), |world| whatever(world.slurm.kill_slurmd(&name)));
             }
             Happening::PowerFails => {
                 self.people.broken_until.entry(node.to_owned()).or_insert(until);
                 self.people.kubelets.insert(node.to_owned(), Machine::Down);
                 self.others(&format!("{node} loses its power"), |world| {
-                    drop(world.slurm.power_off(&name));
+                    whatever(world.slurm.power_off(&name));
                     world.kube.set_machine(node, Machine::Down);
                 });
             }
@@ -520,7 +520,7 @@ impl World {
         self.others(&format!("{node} is repaired"), |world| {
             let name = NodeName::from(node);
             if world.slurm.health(&name) != Some(Health::Up) {
-                drop(world.slurm.start_slurmd(&name));
+                whatever(world.slurm.start_slurmd(&name));
             }
             world.kube.set_machine(node, Machine::Up);
         });
@@ -543,7 +543,7 @@ impl World {
             world.slurm.start_controller(start);
             for node in &forgotten {
                 let update = NodeUpdate { action: Some(NodeAction::Undrain), reason: None };
-                drop(world.slurm.update_node(&NodeName::from(node.as_str()), &update, ADMIN));
+                whatever(world.slurm.update_node(&NodeName::from(node.as_str()), &update, ADMIN));
             }
         });
         if matches!(start, Start::Cold) {
@@ -568,7 +568,7 @@ impl World {
                 self.people.drains.remove(name.as_str());
                 self.others(&format!("{ADMIN} resumes {name}"), |world| {
                     let update = NodeUpdate { action: Some(NodeAction::Resume), reason: None };
-                    drop(world.slurm.update_node(&name, &update, ADMIN));
+                    whatever(world.slurm.update_node(&name, &update, ADMIN));
                 });
             }
         }
@@ -600,7 +600,7 @@ impl World {
             .map(|job| (job.id, job.spec.user.clone()))
             .collect();
         for (id, user) in waiting {
-            self.others(&format!("{user} cancels job {id}"), |world| drop(world.slurm.cancel(id, &user)));
+            self.others(&format!("{user} cancels job {id}"), |world| whatever(world.slurm.cancel(id, &user)));
         }
         for (node, (slurm, kube)) in self.sides() {
             self.change_slurm_marks(Happening::LiftDrain, &node, &slurm);
