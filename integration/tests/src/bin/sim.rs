@@ -19,11 +19,11 @@ struct Cli {
     /// First seed, and the one after the last: `A..B`.
     #[arg(long, default_value = "0..200", value_parser = seeds)]
     seeds: Range<u64>,
-    /// So many seeds besides, taken from the time and printed.
-    #[arg(long, default_value_t = 0)]
-    fresh: u64,
+    /// So many seeds besides, taken from the time and printed; one for ten beside 100 seeds or more where nothing is said.
+    #[arg(long)]
+    fresh: Option<u64>,
     /// Ticks of trouble in each seed; the calm comes after it.
-    #[arg(long, default_value_t = 150)]
+    #[arg(long, default_value_t = 100)]
     ticks: u32,
     /// No new seed is begun after so many seconds.
     #[arg(long)]
@@ -48,10 +48,12 @@ fn seeds(text: &str) -> anyhow::Result<Range<u64>> {
 fn main() -> anyhow::Result<ExitCode> {
     let cli = Cli::parse();
     let mut seeds: Vec<u64> = cli.seeds.clone().collect();
-    if cli.fresh > 0 {
+    let count = seeds.len() as u64;
+    let fresh = cli.fresh.unwrap_or(if count >= 100 { count / 10 } else { 0 });
+    if fresh > 0 {
         let base = SystemTime::UNIX_EPOCH.elapsed()?.as_secs() * 1000;
-        println!("fresh seeds {base}..{}", base + cli.fresh);
-        seeds.extend(base..base + cli.fresh);
+        println!("fresh seeds {base}..{}", base + fresh);
+        seeds.extend(base..base + fresh);
     }
     let began = Instant::now();
     let limit = cli.seconds.map(Duration::from_secs);

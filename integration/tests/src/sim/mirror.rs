@@ -77,7 +77,7 @@ impl Mirror {
             Event::Planned(h) => format!("{} {} to {} planned: {} ({:?})", h.id, h.node, h.to, h.why, h.purpose),
             Event::Started { epoch, .. } => format!("daemon starts, epoch {epoch}"),
             Event::Stopped => "daemon stops".to_owned(),
-            Event::Intent { node, action, .. } => format!("intent {node} {action:?}"),
+            Event::Intent { action, .. } => format!("intent {action:?}"),
             Event::Outcome { outcome, .. } => format!("outcome {outcome:?}"),
             Event::Quarantined { node, why } => format!("quarantine {node}: {why}"),
             Event::QuarantineEnded { node } => format!("quarantine of {node} ends"),

@@ -19,3 +19,15 @@ mod world;
 
 pub use run::{Outcome, run};
 pub use world::Counts;
+
+#[cfg(test)]
+mod tests {
+    use super::run;
+
+    #[test]
+    fn a_seed_gives_the_same_story_each_time() {
+        let (first, second) = (run(7, 60).unwrap(), run(7, 60).unwrap());
+        assert!(first.story.len() > 50, "{:?}", first.counts);
+        assert_eq!(first, second);
+    }
+}

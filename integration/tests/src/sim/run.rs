@@ -137,7 +137,12 @@ impl Run {
         let mut kube = kube_mock::Cluster::new(start);
         kube.settings.bind_delay = std::time::Duration::from_secs(u64::try_from(dice.within(0..8))?);
         for node in &nodes {
-            let spec = NodeSpec { name: node.clone(), gpus: u64::from(GPUS), ..NodeSpec::default() };
+            let spec = NodeSpec {
+                name: node.clone(),
+                gpus: u64::from(GPUS),
+                labels: [("example.com/rack".to_owned(), "r1".to_owned())].into(),
+                taints: vec![("example.com/team".to_owned(), "ml".to_owned(), "PreferNoSchedule".to_owned())],
+            };
             kube.add_node(&spec);
         }
         let guards = kubernetes::guards(&nodes);

@@ -462,7 +462,8 @@ impl World {
         let has = |key: &str| taints.iter().any(|taint| taint["key"] == key);
         let foreign_taints = taints
             .iter()
-            .filter(|taint| !text(taint, "/key").starts_with("gpu-bridge.io/"))
+            // The plain taint of a release is ours to set.
+            .filter(|taint| !text(taint, "/key").starts_with("gpu-bridge.io/") && taint["value"] != "slurm")
             .map(|taint| format!("taint {taint}"));
         let labels = node["metadata"]["labels"].as_object().into_iter().flatten();
         let foreign_labels = labels
