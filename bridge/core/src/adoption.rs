@@ -52,7 +52,8 @@ pub fn propose(
     let record = book.record(&node.name);
     match (record.management, record.handover) {
         (Management::Unmanaged, None) => {}
-        (Management::Managed { .. }, None) if record.quarantine.is_some() => {}
+        // A handover that the quarantine caught ends with it: nothing else could end either.
+        (Management::Managed { .. }, _) if record.quarantine.is_some() => {}
         (_, Some(handover)) => return Err(Denied::InHandover { node: node.name.clone(), handover }),
         (Management::Managed { owner } | Management::Releasing { owner, .. }, None) => {
             return Err(Denied::AlreadyThere { node: node.name.clone(), domain: owner });

@@ -219,6 +219,13 @@ impl Book {
                 record.quarantine = None;
                 record.management = Management::Unmanaged;
                 record.adopted_from_quarantine = true;
+                if let Some(caught) = record.handover.take()
+                    && let Some(handover) = self.handovers.get_mut(&caught)
+                {
+                    handover.state = State::RolledBack;
+                    handover.since = at;
+                    handover.rollback = Some("adopted anew, out of quarantine".to_owned());
+                }
             }
             Event::Imported { node, owner, slurm_closed_by, kubernetes_closed_by, pool } => {
                 let record = self.entry(node);

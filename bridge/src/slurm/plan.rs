@@ -25,12 +25,7 @@ fn foreign(name: &SlurmNodeName, node: &Node) -> Error {
 }
 
 /// May the node be drained with `reason`, and is it already?
-pub fn drain(
-    name: &SlurmNodeName,
-    node: &Node,
-    reason: &str,
-    over: Option<&str>,
-) -> Result<Step<()>, Error> {
+pub fn drain(name: &SlurmNodeName, node: &Node, reason: &str, over: Option<&str>) -> Result<Step<()>, Error> {
     if !node.flags.contains(&NodeFlag::Drain) {
         return Ok(Step::Write(()));
     }
@@ -62,11 +57,7 @@ const MAINT: &str = "MAINT";
 const IGNORE_JOBS: &str = "IGNORE_JOBS";
 
 /// The arguments of scontrol that bring the reservation to its shape.
-pub fn reserve(
-    stands: Option<&Reservation>,
-    spec: &ReservationSpec,
-    now: Timestamp,
-) -> Step<Vec<String>> {
+pub fn reserve(stands: Option<&Reservation>, spec: &ReservationSpec, now: Timestamp) -> Step<Vec<String>> {
     // `uts…` is seconds since 1970: free of time zones, accepted by every release.
     let time = |at: Timestamp| format!("uts{}", at.as_second());
     let start = if spec.start <= now { "now".to_owned() } else { time(spec.start) };

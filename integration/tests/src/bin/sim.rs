@@ -65,7 +65,9 @@ fn main() -> anyhow::Result<ExitCode> {
             scope.spawn(|| {
                 while limit.is_none_or(|limit| began.elapsed() < limit) {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(seed) = usize::try_from(index).ok().and_then(|index| seeds.get(index)) else { break };
+                    let Some(seed) = usize::try_from(index).ok().and_then(|index| seeds.get(index)) else {
+                        break;
+                    };
                     let outcome = sim::run(*seed, cli.ticks);
                     done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((*seed, outcome));
                 }
@@ -86,7 +88,11 @@ fn main() -> anyhow::Result<ExitCode> {
             outcome.story.iter().skip(skip).for_each(|line| println!("{line}"));
         }
         if let Some(failure) = outcome.failure {
-            println!("seed {seed}: {failure}\n  again: cargo xtask sim --seeds {seed}..{} --ticks {} --story", seed + 1, cli.ticks);
+            println!(
+                "seed {seed}: {failure}\n  again: cargo xtask sim --seeds {seed}..{} --ticks {} --story",
+                seed + 1,
+                cli.ticks
+            );
             failed.push((seed, failure));
         }
     }
@@ -94,7 +100,9 @@ fn main() -> anyhow::Result<ExitCode> {
     for (seed, failure) in &failed {
         println!("FAILED seed {seed}: {failure}");
     }
-    if ran >= 20 && let Some(idle) = counts.idle(ran as u64) {
+    if ran >= 20
+        && let Some(idle) = counts.idle(ran as u64)
+    {
         println!("FAILED: the seeds exercised too little: {idle}");
         return Ok(ExitCode::FAILURE);
     }

@@ -60,7 +60,9 @@ impl Watch {
                 Domain::Slurm => kube.is_whole() || !kube.there,
             };
             if self.count(Which::Weak, &node, !whole, undisturbed) > TICKS_TO_CLOSE {
-                world.fail(format!("the closed side of {node} ({owner}'s) is not put back: {slurm:?} {kube:?}"));
+                world.fail(format!(
+                    "the closed side of {node} ({owner}'s) is not put back: {slurm:?} {kube:?}"
+                ));
             }
             if whole && !both_open {
                 world.excused.remove(&node);
@@ -97,14 +99,13 @@ pub(super) fn unrest(world: &World, published: &Published) -> Vec<String> {
         let node = status.node.as_str();
         let Some((slurm, kube)) = sides.get(node) else { continue };
         if let Some((id, step)) = &status.handover {
-            let record = world.mirror.book.record(&status.node);
-            if !record.adopted_from_quarantine {
-                unrest.push(format!("{node}: {id} is {step} and waits for {:?}", status.waits_for));
-            }
+            unrest.push(format!("{node}: {id} is {step} and waits for {:?}", status.waits_for));
             continue;
         }
         match world.mirror.book.record(&status.node).management {
-            Management::Managed { .. } if status.management == "quarantined" => {}
+            Management::Managed { .. } if status.management == "quarantined" => {
+                unrest.push(format!("{node} is in quarantine"));
+            }
             Management::Managed { owner: Domain::Slurm } => {
                 if !kube.is_whole() || slurm.reserved || slurm.drained_by_us() {
                     unrest.push(format!("{node} is Slurm's: {slurm:?} {kube:?}"));

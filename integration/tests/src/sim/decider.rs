@@ -65,7 +65,10 @@ impl Decider for Spans {
     async fn decide(&self, snapshot: Arc<abi::Snapshot>) -> Result<Vec<abi::Proposal>, String> {
         let now = snapshot.now;
         let pool = snapshot.pools.iter().position(|pool| pool.name == BURST).ok_or("no such pool")?;
-        let on = self.spans.iter().filter(|span| span.count > 0 && span.from - span.lead <= now && now < span.until);
+        let on = self
+            .spans
+            .iter()
+            .filter(|span| span.count > 0 && span.from - span.lead <= now && now < span.until);
         Ok(on
             .map(|span| abi::Proposal {
                 kind: abi::kind::WANT_READY,

@@ -63,9 +63,7 @@ impl Kubernetes for Port {
     }
 
     async fn look_at(&self, node: &KubeNodeName) -> Result<NodeLook, Error> {
-        let at = self.world.lock().now();
-        // The client reads the machine's clock here; in the simulator there is only the world's.
-        self.client.look_at(node).await.map(|look| NodeLook { at, ..look })
+        self.client.look_at(node).await
     }
 
     async fn probe_binding(&self, node: &KubeNodeName) -> Result<BindingProbe, Error> {
@@ -108,15 +106,12 @@ fn decoded(pair: &str) -> (String, String) {
     let mut rest = value.as_bytes();
     while let Some((byte, after)) = rest.split_first() {
         let coded = (*byte == b'%').then(|| std::str::from_utf8(after.get(..2)?).ok()).flatten();
-        match coded.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(*byte);
-                rest = after;
-            }
+        if let Some(byte) = coded.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            bytes.push(byte);
+            rest = &after[2..];
+        } else {
+            bytes.push(*byte);
+            rest = after;
         }
     }
     (key.to_owned(), String::from_utf8_lossy(&bytes).into_owned())

@@ -4,6 +4,7 @@
 use gpu_bridge::ledger::{Disk as _, SimDisk};
 use gpu_bridge_core::book::Book;
 use gpu_bridge_core::event::{Action, Event};
+use gpu_bridge_core::handover::State;
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -67,14 +68,13 @@ impl Mirror {
         let text = match event {
             Event::Handover { id, event } => {
                 let Some(handover) = self.book.handovers.get(id) else { return };
-                match handover.state {
-                    gpu_bridge_core::handover::State::Open => self.opened += 1,
-                    gpu_bridge_core::handover::State::RolledBack => self.rolled_back += 1,
-                    _ => {}
-                }
+                self.opened += u64::from(handover.state == State::Open);
+                self.rolled_back += u64::from(handover.state == State::RolledBack);
                 format!("{id} {} to {}: {} -> {}", handover.node, handover.to, event.name(), handover.state)
             }
-            Event::Planned(h) => format!("{} {} to {} planned: {} ({:?})", h.id, h.node, h.to, h.why, h.purpose),
+            Event::Planned(h) => {
+                format!("{} {} to {} planned: {} ({:?})", h.id, h.node, h.to, h.why, h.purpose)
+            }
             Event::Started { epoch, .. } => format!("daemon starts, epoch {epoch}"),
             Event::Stopped => "daemon stops".to_owned(),
             Event::Intent { action, .. } => format!("intent {action:?}"),
@@ -86,7 +86,10 @@ impl Mirror {
             Event::Imported { node, owner, .. } => format!("{node} imported for {owner}"),
             Event::Found { node, found } => format!("{node} found {found:?}"),
             Event::AlarmRaised { text, .. } => format!("alarm: {text}"),
-            Event::IdsSeen { .. } | Event::Decision { .. } | Event::AlarmCleared { .. } | Event::Note { .. } => return,
+            Event::IdsSeen { .. }
+            | Event::Decision { .. }
+            | Event::AlarmCleared { .. }
+            | Event::Note { .. } => return,
         };
         self.news.push(text);
     }

@@ -123,10 +123,16 @@ impl World {
         let (slurm, kube) = self.sides().remove(&node).unwrap_or_default();
         match happening {
             Happening::Submit => self.submit(),
-            Happening::CancelJob | Happening::RequeueJob | Happening::SuspendOrResumeJob | Happening::ShrinkJob => {
+            Happening::CancelJob
+            | Happening::RequeueJob
+            | Happening::SuspendOrResumeJob
+            | Happening::ShrinkJob => {
                 self.change_job(happening, &node);
             }
-            Happening::ChangeWorkload | Happening::LonePod | Happening::ChangeBudget | Happening::DeletePod => {
+            Happening::ChangeWorkload
+            | Happening::LonePod
+            | Happening::ChangeBudget
+            | Happening::DeletePod => {
                 self.change_pods(happening, &node);
             }
             Happening::Drain
@@ -174,7 +180,9 @@ impl World {
         let submitted = self.change(Who::Others, |world| world.slurm.submit(spec).ok());
         if let Some(id) = submitted {
             self.counts.work += 1;
-            self.tell(format!("{user} submits job {id}: {nodes} nodes, {gpus} GPUs, {run} s, limit {limit} s"));
+            self.tell(format!(
+                "{user} submits job {id}: {nodes} nodes, {gpus} GPUs, {run} s, limit {limit} s"
+            ));
         }
     }
 
@@ -207,21 +215,24 @@ impl World {
                 let replicas = usize::try_from(self.dice.within(0..5)).unwrap_or(0);
                 let gpus = u64::try_from(self.dice.within(1..i64::from(GPUS) + 1)).unwrap_or(1);
                 let app = self.dice.pick(&["chat", "search"]).copied().unwrap_or("chat");
-                let mut pod = self.pod(app, gpus);
+                let mut pod = pod(app, gpus);
                 if self.dice.permille(100) {
                     pod.annotations.insert("gpu-bridge.io/do-not-disrupt".into(), "true".into());
                 }
                 let stop = self.dice.within(1..40);
                 pod.annotations.insert("kube-mock/stop-seconds".into(), stop.to_string());
-                self.others(&format!("workload {app}: {replicas} of {gpus} GPUs, ending in {stop} s"), |world| {
-                    world.kube.set_workload(Workload::new(replicas, pod));
-                });
+                self.others(
+                    &format!("workload {app}: {replicas} of {gpus} GPUs, ending in {stop} s"),
+                    |world| {
+                        world.kube.set_workload(Workload::new(replicas, pod));
+                    },
+                );
                 self.counts.work += 1;
             }
             Happening::LonePod => {
                 let gpus = u64::try_from(self.dice.within(0..i64::from(GPUS) + 1)).unwrap_or(0);
                 let run = self.dice.within(20..1200);
-                let mut pod = self.pod(&format!("lone-{number}"), gpus);
+                let mut pod = pod(&format!("lone-{number}"), gpus);
                 if gpus == 0 {
                     pod.node_selector.clear();
                 }
@@ -263,17 +274,6 @@ impl World {
         }
     }
 
-    pub(super) fn pod(&self, app: &str, gpus: u64) -> PodSpec {
-        PodSpec {
-            namespace: SPACE.into(),
-            name: app.to_owned(),
-            gpus,
-            labels: [("app".to_owned(), app.to_owned())].into(),
-            node_selector: [(POOL_LABEL.to_owned(), BURST.to_owned())].into(),
-            ..PodSpec::default()
-        }
-    }
-
     pub(super) fn budget(&mut self, app: &str, allowed: i64) {
         let id = Id::namespaced(Resource::PodDisruptionBudgets, SPACE, app);
         let spec = json!({"maxUnavailable": allowed, "selector": {"matchLabels": {"app": app}}});
@@ -310,7 +310,8 @@ impl World {
                 }
             }
             Happening::LiftDrain => {
-                let stands = self.people.drains.get(node).filter(|reason| side.drain.as_ref() == Some(reason));
+                let stands =
+                    self.people.drains.get(node).filter(|reason| side.drain.as_ref() == Some(reason));
                 if stands.is_some() {
                     self.people.drains.remove(node);
                     self.others(&format!("{ADMIN} lifts the drain of {node}"), |world| {
@@ -359,7 +360,9 @@ impl World {
         let whole = side.is_whole() && self.late.is_empty();
         match happening {
             Happening::LoseTaints if whole => {
-                self.others(&format!("a person takes our taints off {node}"), |world| world.kube.edit(&id, untaint));
+                self.others(&format!("a person takes our taints off {node}"), |world| {
+                    world.kube.edit(&id, untaint)
+                });
             }
             Happening::LoseListing if whole => {
                 self.others(&format!("a person takes {node} off the Gate's list"), |world| {
@@ -406,7 +409,9 @@ impl World {
         match happening {
             Happening::SlurmdDies => {
                 self.people.broken_until.entry(node.to_owned()).or_insert(until);
-                self.others(&format!("slurmd of {node} dies"), |world| whatever(world.slurm.kill_slurmd(&name)));
+                self.others(&format!("slurmd of {node} dies"), |world| {
+                    whatever(world.slurm.kill_slurmd(&name));
+                });
             }
             Happening::PowerFails => {
                 self.people.broken_until.entry(node.to_owned()).or_insert(until);
@@ -416,14 +421,14 @@ impl World {
                     world.kube.set_machine(node, Machine::Down);
                 });
             }
-            Happening::KubeletFreezes => {
-                if self.people.kubelets.get(node).is_none_or(|machine| *machine == Machine::Up) {
-                    self.people.broken_until.entry(node.to_owned()).or_insert(until);
-                    self.people.kubelets.insert(node.to_owned(), Machine::Frozen);
-                    self.others(&format!("the kubelet of {node} freezes"), |world| {
-                        world.kube.set_machine(node, Machine::Frozen);
-                    });
-                }
+            Happening::KubeletFreezes
+                if self.people.kubelets.get(node).is_none_or(|machine| *machine == Machine::Up) =>
+            {
+                self.people.broken_until.entry(node.to_owned()).or_insert(until);
+                self.people.kubelets.insert(node.to_owned(), Machine::Frozen);
+                self.others(&format!("the kubelet of {node} freezes"), |world| {
+                    world.kube.set_machine(node, Machine::Frozen);
+                });
             }
             Happening::ControllerStops if self.slurm.controller_is_up() => {
                 let start = self.dice.weighed(&[(5, Start::Clean), (5, Start::AfterKill), (1, Start::Cold)]);
@@ -466,8 +471,13 @@ impl World {
     /// What was broken is mended in its time.
     pub(super) fn mend(&mut self) {
         let now = self.now();
-        let due: Vec<String> =
-            self.people.broken_until.iter().filter(|(_, until)| **until <= now).map(|(n, _)| n.clone()).collect();
+        let due: Vec<String> = self
+            .people
+            .broken_until
+            .iter()
+            .filter(|(_, until)| **until <= now)
+            .map(|(n, _)| n.clone())
+            .collect();
         for node in due {
             self.people.broken_until.remove(&node);
             self.repair(&node);
@@ -532,7 +542,8 @@ impl World {
         let taints = if tainted { vec![taint] } else { Vec::new() };
         self.people.kubelets.insert(node.to_owned(), Machine::Up);
         self.others(&format!("the kubelet of {node} registers anew, with the taint: {tainted}"), |world| {
-            let spec = NodeSpec { name: node.to_owned(), gpus: u64::from(GPUS), taints, ..NodeSpec::default() };
+            let spec =
+                NodeSpec { name: node.to_owned(), gpus: u64::from(GPUS), taints, ..NodeSpec::default() };
             world.kube.add_node(&spec);
         });
     }
@@ -563,7 +574,8 @@ impl World {
         for view in self.slurm.nodes() {
             let name = view.spec.name.clone();
             let healthy = self.slurm.health(&name) == Some(Health::Up);
-            let reserved = sides.get(name.as_str()).is_some_and(|(slurm, _)| slurm.reserved || slurm.drain.is_none());
+            let reserved =
+                sides.get(name.as_str()).is_some_and(|(slurm, _)| slurm.reserved || slurm.drain.is_none());
             if view.base == BaseState::Down && healthy && reserved {
                 self.people.drains.remove(name.as_str());
                 self.others(&format!("{ADMIN} resumes {name}"), |world| {
@@ -590,8 +602,10 @@ impl World {
     pub(super) fn let_go(&mut self) {
         for app in ["chat", "search"] {
             self.budget(app, 100);
-            let pod = self.pod(app, 1);
-            self.others(&format!("workload {app} ends"), |world| world.kube.set_workload(Workload::new(0, pod)));
+            let pod = pod(app, 1);
+            self.others(&format!("workload {app} ends"), |world| {
+                world.kube.set_workload(Workload::new(0, pod));
+            });
         }
         let waiting: Vec<(JobId, String)> = self
             .slurm
@@ -606,5 +620,16 @@ impl World {
             self.change_slurm_marks(Happening::LiftDrain, &node, &slurm);
             self.change_kube_marks(Happening::Uncordon, &node, &kube);
         }
+    }
+}
+
+fn pod(app: &str, gpus: u64) -> PodSpec {
+    PodSpec {
+        namespace: SPACE.into(),
+        name: app.to_owned(),
+        gpus,
+        labels: [("app".to_owned(), app.to_owned())].into(),
+        node_selector: [(POOL_LABEL.to_owned(), BURST.to_owned())].into(),
+        ..PodSpec::default()
     }
 }

@@ -9,6 +9,7 @@ use gpu_bridge::daemon::decider::{Mode, Seat};
 use gpu_bridge::daemon::engine::{Beginning, Engine, Parts};
 use gpu_bridge::daemon::journal::Journal;
 use gpu_bridge::ledger::{Keep, Origin, SimDisk};
+use gpu_bridge_core::book::Record;
 use gpu_bridge_core::calendar::Calendar;
 use gpu_bridge_core::event::ReleaseMode;
 use gpu_bridge_core::ids::{KubeNodeName, NodeName, PoolName, SlurmNodeName};
@@ -33,6 +34,8 @@ const NODES: i64 = 4;
 const REST_WITHIN: SignedDuration = SignedDuration::from_hours(3);
 /// It must be seen at rest so many ticks in a row.
 const TICKS_AT_REST: u32 = 3;
+/// In the calm a person comes by after so many ticks.
+const TICKS_TO_ADOPT: u32 = 15;
 /// 2026-01-01T00:00:00Z.
 const START_S: i64 = 1_767_225_600;
 
@@ -50,7 +53,7 @@ pub struct Outcome {
 /// Runs one seed for so many ticks of trouble, and the calm after it.
 pub fn run(seed: u64, ticks: u32) -> anyhow::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    runtime.block_on(async { Run::new(seed)?.to_the_end(ticks).await })
+    runtime.block_on(async { Run::new(seed)?.play(ticks).await })
 }
 
 struct Run {
@@ -96,7 +99,8 @@ fn rates(dice: &mut Dice) -> Rates {
 }
 
 fn site(dice: &mut Dice, names: &[String]) -> Site {
-    let escalation = |dice: &mut Dice| if dice.permille(300) { Escalation::Wait } else { Escalation::RollBack };
+    let escalation =
+        |dice: &mut Dice| if dice.permille(300) { Escalation::Wait } else { Escalation::RollBack };
     let pool = |name: &str, kind: PoolKind, floor: u32, dice: &mut Dice| Pool {
         name: PoolName::new(name),
         kind,
@@ -187,7 +191,7 @@ impl Run {
         })
     }
 
-    async fn to_the_end(mut self, ticks: u32) -> anyhow::Result<Outcome> {
+    async fn play(mut self, ticks: u32) -> anyhow::Result<Outcome> {
         let mut progress = false;
         for _ in 0..ticks {
             if self.failed() {
@@ -259,8 +263,9 @@ impl Run {
         let (journal, replay) = match Journal::open_on(world.disk.clone(), now) {
             Ok(opened) => opened,
             Err(error) => {
-                // A disk that takes nothing keeps the daemon from starting; a ledger that is broken must not be.
-                if world.disk_bad_until.is_none() {
+                // A disk that takes nothing, or a machine that dies again, keeps the daemon from starting; a broken
+                // ledger there must not be.
+                if world.disk_bad_until.is_none() && !world.disk.is_crashed() {
                     world.fail(format!("the daemon cannot start on what survived: {error}"));
                 }
                 self.starts_at = now + SignedDuration::from_secs(30);
@@ -342,13 +347,17 @@ impl Run {
             world.now() + REST_WITHIN
         };
         self.starts_at = self.world.lock().now();
-        let mut at_rest = 0;
+        let (mut at_rest, mut ticks) = (0, 0);
         let mut unrest = Vec::new();
         let mut progress = false;
         while self.world.lock().now() < until && !self.failed() {
             self.world.lock().pass(if progress { 1 } else { 20 });
             progress = self.tick().await;
-            let Some(engine) = &self.engine else { continue };
+            let Some(engine) = &mut self.engine else { continue };
+            ticks += 1;
+            if ticks % TICKS_TO_ADOPT == 0 {
+                adopt_quarantined(&self.world, engine).await;
+            }
             unrest = check::unrest(&self.world.lock(), &engine.published());
             at_rest = if unrest.is_empty() { at_rest + 1 } else { 0 };
             if at_rest >= TICKS_AT_REST {
@@ -360,6 +369,16 @@ impl Run {
             let why = format!("not at rest {REST_WITHIN:#} after the trouble ended: {}", unrest.join("; "));
             self.world.lock().fail(why);
         }
+    }
+}
+
+/// A person looks at what is in quarantine, and adopts it.
+async fn adopt_quarantined(world: &Shared, engine: &mut Engine<SimDisk>) {
+    let quarantined = |(node, record): (&NodeName, &Record)| record.quarantine.is_some().then(|| node.clone());
+    let nodes: Vec<NodeName> = world.lock().mirror.book.nodes.iter().filter_map(quarantined).collect();
+    if !nodes.is_empty() {
+        let answer = engine.request("rita", Command::Adopt { nodes, owner: None, go: Go::Yes }).await;
+        world.lock().tell(format!("rita adopts what is in quarantine: {answer:?}"));
     }
 }
 

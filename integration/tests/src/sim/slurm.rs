@@ -94,10 +94,8 @@ fn drain(world: &mut World, name: &SlurmNodeName, reason: &str, over: Option<&st
     match plan::drain(name, &node(world, name)?, reason, over)? {
         Step::Done => Ok(()),
         Step::Write(()) => {
-            let update = model::NodeUpdate {
-                action: Some(model::NodeAction::Drain),
-                reason: Some(reason.to_owned()),
-            };
+            let update =
+                model::NodeUpdate { action: Some(model::NodeAction::Drain), reason: Some(reason.to_owned()) };
             send(world, Late::SlurmNode(name.as_str().into(), update))?;
             match plan::drain(name, &node(world, name)?, reason, None)? {
                 Step::Done => Ok(()),

@@ -84,6 +84,7 @@ impl SlurmSide {
 }
 
 /// The same of Kubernetes.
+#[expect(clippy::struct_excessive_bools, reason = "each is a mark that stands or does not")]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct KubeSide {
     pub(super) there: bool,
@@ -228,7 +229,9 @@ impl World {
                 Late::SlurmNode(node, update) => {
                     self.tell(format!("  late: {node} {update:?}"));
                     // Whatever comes of it, nobody hears.
-                    self.change(Who::Daemon, |world| whatever(world.slurm.update_node(&node, &update, "root")));
+                    self.change(Who::Daemon, |world| {
+                        whatever(world.slurm.update_node(&node, &update, "root"));
+                    });
                 }
                 Late::Scontrol(words) => {
                     self.tell(format!("  late: scontrol {}", words.join(" ")));
@@ -253,10 +256,10 @@ impl World {
             match who {
                 Who::Daemon => {
                     if slurm_opened && !self.excused.contains_key(node) {
-                        self.judge_opening(node, "slurm", kube.is_open(), self.kube_work(node));
+                        self.judge_opening(node, "slurm", kube.is_open(), &self.kube_work(node));
                     }
                     if kube_opened && !self.excused.contains_key(node) {
-                        self.judge_opening(node, "kubernetes", slurm.is_open(), self.slurm_work(node));
+                        self.judge_opening(node, "kubernetes", slurm.is_open(), &self.slurm_work(node));
                     }
                     self.judge_marks(node, (old_slurm, old_kube), (slurm, kube));
                 }
@@ -276,7 +279,7 @@ impl World {
     }
 
     /// The daemon opened a gate: the other side must be neither open nor at work.
-    fn judge_opening(&mut self, node: &str, opened: &str, other_open: bool, other_work: Vec<String>) {
+    fn judge_opening(&mut self, node: &str, opened: &str, other_open: bool, other_work: &[String]) {
         let record = self.mirror.book.record(&NodeName::new(node));
         match record.management {
             // It puts back what it found on a node that was open on both sides.
@@ -300,7 +303,8 @@ impl World {
             && !before.0.drained_by_us()
             && after.0.drain.as_ref() != Some(theirs)
         {
-            let found = self.mirror.book.record(&NodeName::new(node)).found.and_then(|found| found.slurm_drain);
+            let found =
+                self.mirror.book.record(&NodeName::new(node)).found.and_then(|found| found.slurm_drain);
             let over = after.0.drained_by_us() && found.as_ref() == Some(theirs);
             if !over {
                 self.fail(format!("the daemon took away a person's drain of {node} ({theirs})"));
@@ -316,7 +320,12 @@ impl World {
         }
     }
 
-    fn note_lost_guards(&mut self, node: &str, before: (&SlurmSide, &KubeSide), after: (&SlurmSide, &KubeSide)) {
+    fn note_lost_guards(
+        &mut self,
+        node: &str,
+        before: (&SlurmSide, &KubeSide),
+        after: (&SlurmSide, &KubeSide),
+    ) {
         let lost = [
             before.0.drained_by_us() && !after.0.drained_by_us(),
             before.0.reserved && !after.0.reserved,
@@ -343,7 +352,8 @@ impl World {
     fn judge_going(&mut self, before: &BTreeSet<String>) {
         let going = self.going_pods();
         for name in going.difference(before) {
-            let pod = name.split_once('/').and_then(|(space, pod)| self.kube.get(&Id::pod(space, pod))).cloned();
+            let pod =
+                name.split_once('/').and_then(|(space, pod)| self.kube.get(&Id::pod(space, pod))).cloned();
             let Some(pod) = pod else { continue };
             let node = text(&pod, "/spec/nodeName").to_owned();
             if self.excused.contains_key(&node) {
@@ -353,7 +363,9 @@ impl World {
             let protected = pod["metadata"]["annotations"].get("gpu-bridge.io/do-not-disrupt").is_some()
                 || pod["spec"]["priority"].as_i64().unwrap_or(0) >= PROTECTED_PRIORITY;
             if !evicted {
-                self.fail(format!("pod {name} on {node} goes because of the daemon's taint, past its budget"));
+                self.fail(format!(
+                    "pod {name} on {node} goes because of the daemon's taint, past its budget"
+                ));
             } else if protected {
                 self.fail(format!("pod {name} on {node} is protected, and the daemon evicted it"));
             }
@@ -436,8 +448,9 @@ impl World {
     pub(super) fn sides(&self) -> BTreeMap<String, (SlurmSide, KubeSide)> {
         let now = self.slurm.now();
         let gate = self.kube.get(&Id::cluster(Resource::Gates, GATE_NAME));
-        let closed: BTreeSet<&str> =
-            gate.map(|gate| list(gate, "/spec/closed").iter().filter_map(Value::as_str).collect()).unwrap_or_default();
+        let closed: BTreeSet<&str> = gate
+            .map(|gate| list(gate, "/spec/closed").iter().filter_map(Value::as_str).collect())
+            .unwrap_or_default();
         let mut sides = BTreeMap::new();
         for view in self.slurm.nodes() {
             let drained = view.flags.contains(&slurm_mock::model::NodeFlag::Drain);
