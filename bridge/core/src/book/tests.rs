@@ -159,3 +159,32 @@ fn ids_seen_in_marks_are_not_given_out_again() {
         assert_eq!(book.next_handover(), HandoverId(next));
     }
 }
+
+/// Simulator, seed 62: it rolled back, was quarantined, and could neither end nor be adopted.
+#[test]
+fn adoption_out_of_quarantine_ends_the_handover_that_it_caught() {
+    let caught = HandoverId(5);
+    let mut book = Book::default();
+    let mut record = crate::fixtures::managed(Domain::Slurm, "main");
+    record.handover = Some(caught);
+    record.quarantine = Some("both gates were seen open".to_owned());
+    book.nodes.insert(n(1), record);
+    book.handovers.insert(caught, handover(caught, 1, Domain::Kubernetes, State::RollingBack));
+    let look = crate::facts::Seen::At {
+        at: at(0),
+        value: crate::facts::kubernetes::NodeLook { holders: vec![], others: vec![] },
+    };
+    let node = &crate::fixtures::site().nodes[&n(1)];
+    let adoption = crate::adoption::propose(
+        &crate::fixtures::site(),
+        &book,
+        node,
+        None,
+        &crate::fixtures::facts(at(0)),
+        &look,
+    );
+    assert!(adoption.unwrap().ends_quarantine);
+    book.apply(9, at(0), &Event::QuarantineEnded { node: n(1) }).unwrap();
+    assert_eq!(book.under_way().count(), 0);
+    assert_eq!(book.handovers[&caught].state, State::RolledBack);
+}

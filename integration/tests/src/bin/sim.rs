@@ -23,7 +23,7 @@ struct Cli {
     #[arg(long)]
     fresh: Option<u64>,
     /// Ticks of trouble in each seed; the calm comes after it.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 80)]
     ticks: u32,
     /// No new seed is begun after so many seconds.
     #[arg(long)]

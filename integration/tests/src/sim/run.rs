@@ -374,7 +374,8 @@ impl Run {
 
 /// A person looks at what is in quarantine, and adopts it.
 async fn adopt_quarantined(world: &Shared, engine: &mut Engine<SimDisk>) {
-    let quarantined = |(node, record): (&NodeName, &Record)| record.quarantine.is_some().then(|| node.clone());
+    let quarantined =
+        |(node, record): (&NodeName, &Record)| record.quarantine.is_some().then(|| node.clone());
     let nodes: Vec<NodeName> = world.lock().mirror.book.nodes.iter().filter_map(quarantined).collect();
     if !nodes.is_empty() {
         let answer = engine.request("rita", Command::Adopt { nodes, owner: None, go: Go::Yes }).await;
