@@ -161,7 +161,10 @@ pub fn seats(config: &Config) -> Result<Vec<Seat>, Error> {
                 PolicyMode::Shadow => Mode::Shadow,
                 PolicyMode::Off => return None,
             };
-            Some(load(policy, &config.daemon.state_dir).map(|loaded| Seat::new(Box::new(loaded), mode)))
+            Some(
+                load(policy, &config.daemon.state_dir)
+                    .map(|loaded| Seat::new(Box::new(loaded), mode, policy.priority)),
+            )
         })
         .collect()
 }

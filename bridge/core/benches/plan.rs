@@ -259,7 +259,7 @@ fn want(count: u32, from_hours: i64) -> Want {
         count,
         from: now() + SignedDuration::from_hours(from_hours),
         until: now() + SignedDuration::from_hours(from_hours + 8),
-        priority: 1,
+        priority: gpu_bridge_core::planner::Priority::default(),
         why: "window".into(),
         ticket: None,
     }

@@ -1,6 +1,7 @@
-//! Import: what to believe of marks of ours that no ledger explains (a lost disk, a second head node). They are adopted
-//! as they stand, fail closed; ids that they carry are never given out again.
+//! Import: what to believe of marks of ours that no ledger explains (a lost disk, a restored or cut ledger, a second head
+//! node). They are adopted as they stand, fail closed; ids that they carry are never given out again.
 
+use crate::book::{Book, Management};
 use crate::event::Event;
 use crate::facts::Facts;
 use crate::gate::{self, slurm::Drain};
@@ -18,7 +19,7 @@ pub struct Import {
 }
 
 /// Reads our marks off a look at both sides. `None` while one side can't be seen: then nothing can be imported yet.
-pub fn import(site: &Site, facts: &Facts) -> Option<Import> {
+pub fn import(site: &Site, book: &Book, facts: &Facts) -> Option<Import> {
     let slurm = facts.slurm.value()?;
     facts.kubernetes.value()?;
     let mut import = Import::default();
@@ -28,9 +29,12 @@ pub fn import(site: &Site, facts: &Facts) -> Option<Import> {
         let marks = marks_of(node, facts);
         highest = highest.max(marks.slurm).max(marks.kubernetes);
         import.highest_epoch = import.highest_epoch.max(marks.epoch);
-        import.events.extend(events(site, node, &marks));
+        // What the ledger tells of a node is believed before its marks are.
+        if book.record(&node.name).management == Management::Unmanaged {
+            import.events.extend(events(site, node, &marks));
+        }
     }
-    if let Some(highest) = highest {
+    if let Some(highest) = highest.filter(|highest| Some(*highest) > book.highest_handover) {
         import.events.insert(0, Event::IdsSeen { highest });
     }
     Some(import)

@@ -20,6 +20,15 @@ use crate::model::{Domain, Node, Pool, Site};
 /// A reservation is placed at most this long ahead where the partition's longest time limit is unlimited.
 const FARTHEST_RESERVATION: SignedDuration = SignedDuration::from_hours(28 * 24);
 
+/// Which of two wants goes first: the site's word about policies, then the policy's about its own proposals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct Priority {
+    /// Of the policy, by the configuration.
+    pub policy: u32,
+    /// Of the proposal, by the policy.
+    pub proposal: u32,
+}
+
 /// Capacity that somebody wants: the pool has `count` nodes ready from `from` until `until`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Want {
@@ -34,7 +43,7 @@ pub struct Want {
     /// Until when they are kept.
     pub until: Timestamp,
     /// The higher goes first.
-    pub priority: u32,
+    pub priority: Priority,
     /// Why, for people.
     pub why: String,
     /// The site's ticket.

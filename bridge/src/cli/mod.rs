@@ -378,7 +378,8 @@ async fn run(file: &std::path::Path) -> anyhow::Result<ExitCode> {
         Ok(config) => config,
         Err(problems) => return Ok(complain(&problems)),
     };
-    let filter = EnvFilter::try_new(&config.daemon.log)?;
+    // What the Kubernetes client logs of failed calls, our own errors say better.
+    let filter = EnvFilter::try_new(format!("kube_client=off,{}", config.daemon.log))?;
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {
         subscriber.init();

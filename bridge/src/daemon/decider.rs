@@ -12,7 +12,7 @@ use gpu_bridge_core::facts::kubernetes::Ready;
 use gpu_bridge_core::facts::slurm::{BaseState, JobState};
 use gpu_bridge_core::ids::{PolicyName, PoolName, Ticket};
 use gpu_bridge_core::model::{Domain, Node, Site};
-use gpu_bridge_core::planner::Want;
+use gpu_bridge_core::planner::{Priority, Want};
 use jiff::Timestamp;
 
 use crate::policy::{Health, Outcome, Policy, abi};
@@ -45,6 +45,8 @@ pub struct Seat {
     pub decider: Box<dyn Decider>,
     /// Whether its proposals count.
     pub mode: Mode,
+    /// Its priority among policies; the higher goes first.
+    pub priority: u32,
     /// How it is doing.
     pub health: Health,
     /// What it wanted at its last good decision: kept while it fails (fail static).
@@ -64,8 +66,8 @@ pub enum Mode {
 
 impl Seat {
     /// A policy that begins.
-    pub fn new(decider: Box<dyn Decider>, mode: Mode) -> Self {
-        Self { decider, mode, health: Health::default(), wants: Vec::new(), error: None }
+    pub fn new(decider: Box<dyn Decider>, mode: Mode, priority: u32) -> Self {
+        Self { decider, mode, priority, health: Health::default(), wants: Vec::new(), error: None }
     }
 
     /// Asks the policy, unless it is out of service.
@@ -79,8 +81,10 @@ impl Seat {
                 self.health = self.health.after(Outcome::Decided, snapshot.now);
                 self.error = None;
                 let name = self.decider.name();
-                self.wants =
-                    proposals.iter().filter_map(|proposal| want(&name, site, snapshot, proposal)).collect();
+                self.wants = proposals
+                    .iter()
+                    .filter_map(|proposal| want(&name, self.priority, site, snapshot, proposal))
+                    .collect();
             }
             Err(error) => {
                 tracing::warn!(policy = %self.decider.name(), %error, "the policy failed; running loans go on");
@@ -93,6 +97,7 @@ impl Seat {
 
 fn want(
     policy: &PolicyName,
+    priority: u32,
     site: &Site,
     snapshot: &abi::Snapshot,
     proposal: &abi::Proposal,
@@ -105,7 +110,7 @@ fn want(
         count: proposal.count,
         from: Timestamp::from_second(proposal.from).ok()?,
         until: Timestamp::from_second(proposal.until).ok()?,
-        priority: proposal.priority,
+        priority: Priority { policy: priority, proposal: proposal.priority },
         why: proposal.reason.clone(),
         ticket: ticket(snapshot, &proposal.reason),
     })

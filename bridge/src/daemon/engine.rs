@@ -67,7 +67,9 @@ pub struct Engine<D: Disk> {
     pub(super) looks: BTreeMap<NodeName, Seen<NodeLook>>,
     pub(super) probes: BTreeMap<NodeName, Seen<BindingProbe>>,
     pub(super) plan: Plan,
-    /// Marks of ours are yet to be read, because the ledger is new.
+    /// Whether the ledger tells what is ours.
+    beginning: Beginning,
+    /// Marks that the ledger does not explain are yet to be looked for.
     import_pending: bool,
     /// When evictions on a node may be asked for again.
     evict_again: BTreeMap<NodeName, Timestamp>,
@@ -122,7 +124,8 @@ impl<D: Disk> Engine<D> {
             looks: BTreeMap::new(),
             probes: BTreeMap::new(),
             plan: Plan::default(),
-            import_pending: beginning == Beginning::Fresh,
+            beginning,
+            import_pending: true,
             evict_again: BTreeMap::new(),
             decisions: BTreeMap::new(),
         })
@@ -150,7 +153,8 @@ impl<D: Disk> Engine<D> {
         if let Err(error) = self.journal.check() {
             tracing::error!(%error, "the ledger cannot be written: nothing new is begun, closing goes on");
         }
-        if self.import_pending && !self.import() {
+        if self.import_pending && !self.import() && self.beginning == Beginning::Fresh {
+            tracing::warn!("the ledger is new: nothing is done until both schedulers were seen once");
             return Ticked::default();
         }
         let mut away: Vec<&'static str> = Vec::new();
@@ -235,10 +239,9 @@ impl<D: Disk> Engine<D> {
         seen(at, self.parts.kubernetes.look_at(&node.kubernetes).await)
     }
 
-    /// Adopts marks of ours that the new ledger does not explain. False until both sides were seen.
+    /// Adopts marks of ours that the ledger does not explain. False until both sides were seen.
     fn import(&mut self) -> bool {
-        let Some(import) = import::import(&self.parts.site, &self.facts) else {
-            tracing::warn!("the ledger is new: nothing is done until both schedulers were seen once");
+        let Some(import) = import::import(&self.parts.site, self.journal.book(), &self.facts) else {
             return false;
         };
         let now = self.parts.clock.now();

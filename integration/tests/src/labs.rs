@@ -15,7 +15,7 @@ use crate::daemon::Daemon;
 use crate::site::{BURST_LABEL, NODES, Site};
 
 /// Anything that a real scheduler does takes at most this long, also on a busy machine.
-pub const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_mins(2);
 /// The daemon's user in Kubernetes.
 pub const WRITER: &str = "gpu-bridge";
 
@@ -52,7 +52,7 @@ impl Labs {
             async { kubernetes::Lab::up(options).await.context("Kubernetes lab") }
         )?;
         let labs = Self { slurm, kubernetes, folder: tempfile::tempdir()? };
-        labs.write_token(Duration::from_secs(24 * 3600)).await?;
+        labs.write_token(Duration::from_hours(24)).await?;
         labs.install().await?;
         Ok(labs)
     }

@@ -2,7 +2,7 @@
 //! Slurm's partition `main`, and the Kubernetes pool `gpu-burst` that has no nodes of its own.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What differs from run to run.
 #[derive(Debug, Clone)]
@@ -44,23 +44,24 @@ impl Site {
     /// The configuration file.
     pub fn toml(&self) -> String {
         let quote = |text: &str| format!("{text:?}");
+        let file = |path: &Path| quote(&path.to_string_lossy());
         let scontrol: Vec<String> = self.scontrol.iter().map(|word| quote(word)).collect();
         let mut toml = format!(
             r#"[daemon]
-state_dir = {state_dir:?}
-socket = {socket:?}
+state_dir = {state_dir}
+socket = {socket}
 tick = "500ms"
 log = "info"
 
 [slurm]
 url = {url:?}
 user = "slurm"
-token_file = {token_file:?}
+token_file = {token_file}
 scontrol = [{scontrol}]
 timeout = "30s"
 
 [kubernetes]
-kubeconfig = {kubeconfig:?}
+kubeconfig = {kubeconfig}
 timeout = "10s"
 trusted_namespaces = ["kube-system"]
 user = {user:?}
@@ -94,12 +95,12 @@ protected_priority = 1000000
 node_word = "absent-allowed"
 node_word_reason = "fake nodes"
 "#,
-            state_dir = self.state_dir,
-            socket = self.socket,
+            state_dir = file(&self.state_dir),
+            socket = file(&self.socket),
             url = self.slurm_url,
-            token_file = self.token_file,
+            token_file = file(&self.token_file),
             scontrol = scontrol.join(", "),
-            kubeconfig = self.kubeconfig,
+            kubeconfig = file(&self.kubeconfig),
             user = self.kubernetes_user,
             floor = self.floor,
             deadline = self.deadline,
@@ -107,10 +108,10 @@ node_word_reason = "fake nodes"
             label = BURST_LABEL.0,
             value = BURST_LABEL.1,
         );
-        if let Some(prewarm) = &self.prewarm {
+        if let Some(prewarm) = self.prewarm.as_deref().map(file) {
             let _ = write!(
                 toml,
-                "\n[[policy]]\nname = \"prewarm\"\npath = {prewarm:?}\n\n[policy.grants]\nkinds = [\"want-ready\"]\npools = [\"{BURST}\"]\n"
+                "\n[[policy]]\nname = \"prewarm\"\npath = {prewarm}\n\n[policy.grants]\nkinds = [\"want-ready\"]\npools = [\"{BURST}\"]\n"
             );
         }
         toml.push('\n');

@@ -64,6 +64,12 @@ async fn main() -> ExitCode {
 async fn demo(real: bool) -> anyhow::Result<ExitCode> {
     if real {
         lab::prepare(lab::Scheduler::ALL.to_vec()).await?;
+        // There the daemon is a process of its own.
+        let built =
+            program::Cargo::new(&["build", "--package", "gpu-bridge", "--features", "failpoints"]).run()?;
+        if !built.ok {
+            return Ok(built.exit_code());
+        }
     }
     let args: &[&str] = if real { &["--real"] } else { &[] };
     program::Cargo::bin("demo", args).run().map(|run| run.exit_code())

@@ -66,7 +66,7 @@ fn want(count: u32, from: i64, until: i64) -> Want {
         count,
         from: at(from),
         until: at(until),
-        priority: 1,
+        priority: Priority { policy: 100, proposal: 1 },
         why: "window".into(),
         ticket: None,
     }

@@ -279,7 +279,11 @@ impl Run {
         let parts = Parts {
             site: self.site.clone(),
             calendar: Calendar::default(),
-            seats: self.spans.iter().map(|spans| Seat::new(Box::new(spans.clone()), Mode::Active)).collect(),
+            seats: self
+                .spans
+                .iter()
+                .map(|spans| Seat::new(Box::new(spans.clone()), Mode::Active, 100))
+                .collect(),
             slurm: self.slurm.clone(),
             kubernetes: self.kubernetes.clone(),
             clock: Arc::new(world.clock.clone()),
