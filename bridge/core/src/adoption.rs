@@ -13,7 +13,7 @@ use crate::facts::{Facts, Seen};
 use crate::gate;
 use crate::handover::{Handover, Looks, Purpose, Requester, State};
 use crate::ids::{Epoch, HandoverId, NodeName, PoolName};
-use crate::mark::{LABEL_OWNER, TAINT_DRAINING, TAINT_SLURM};
+use crate::mark::{LABEL_OWNER, TAINT_DRAINING, TAINT_RELEASED, TAINT_SLURM};
 use crate::model::{Domain, Node, Site};
 
 /// Closing by hand takes this long at most before the adoption gives up and puts everything back.
@@ -155,7 +155,12 @@ fn found(
     let pool_labels = site.pool_label_keys();
     Found {
         slurm_drain,
-        taints: kube_node.taints.iter().filter(|t| pool_taints.contains(&t.key)).cloned().collect(),
+        taints: kube_node
+            .taints
+            .iter()
+            .filter(|t| pool_taints.contains(&t.key) || t.key == TAINT_RELEASED)
+            .cloned()
+            .collect(),
         labels: kube_node
             .labels
             .iter()

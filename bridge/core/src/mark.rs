@@ -11,6 +11,9 @@ use crate::ids::{Epoch, HandoverId};
 pub const TAINT_DRAINING: &str = "gpu-bridge.io/draining";
 /// Taint of a node that Slurm owns (effect NoExecute). Kubelets register with it.
 pub const TAINT_SLURM: &str = "gpu-bridge.io/slurm";
+/// Plain taint that a released node of Slurm's keeps (effect NoSchedule). Taken off when an adopted node goes to
+/// Kubernetes.
+pub const TAINT_RELEASED: &str = "runs-slurm";
 /// Label that tells a node's owner.
 pub const LABEL_OWNER: &str = "gpu-bridge.io/owner";
 /// Annotation with handover, epoch, step and what was found before us (JSON).

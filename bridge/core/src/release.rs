@@ -7,13 +7,11 @@ use crate::event::{Action, ReleaseMode};
 use crate::facts::kubernetes::{self, Effect, Marks, Node as KubeNode, Taint};
 use crate::facts::slurm;
 use crate::gate::{self, slurm::Drain};
-use crate::mark::{self, LABEL_OWNER, TAINT_DRAINING, TAINT_SLURM};
+use crate::mark::{self, LABEL_OWNER, TAINT_DRAINING, TAINT_RELEASED, TAINT_SLURM};
 use crate::model::Domain;
 use crate::view::View;
 use crate::want;
 
-/// Key of the plain taint that a released node of Slurm's keeps.
-pub const PLAIN_TAINT: &str = "dedicated";
 /// Reason of the plain drain that a released node of Kubernetes' keeps.
 pub const PLAIN_REASON: &str = "runs Kubernetes (released by its GPU manager)";
 
@@ -78,7 +76,7 @@ fn kubernetes_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<
 fn plain_marks(view: &View<'_>, node: &KubeNode, owner: Domain) -> Marks {
     let taints = match owner {
         Domain::Slurm => {
-            vec![Taint { key: PLAIN_TAINT.to_owned(), value: owner.to_string(), effect: Effect::NoSchedule }]
+            vec![Taint { key: TAINT_RELEASED.to_owned(), value: String::new(), effect: Effect::NoSchedule }]
         }
         Domain::Kubernetes => Vec::new(),
     };

@@ -16,7 +16,7 @@ use crate::facts::slurm::{self, ReservationSpec, RunningJobs};
 use crate::gate::{self, Gate, slurm::Drain};
 use crate::handover::{Handover, Purpose, State};
 use crate::ids::HandoverId;
-use crate::mark::{self, DrainReason, HandoverAnnotation, TAINT_DRAINING, TAINT_SLURM};
+use crate::mark::{self, DrainReason, HandoverAnnotation, TAINT_DRAINING, TAINT_RELEASED, TAINT_SLURM};
 use crate::model::{Domain, PoolKind, Site};
 use crate::safety;
 use crate::view::View;
@@ -304,7 +304,7 @@ fn taint(key: &str, effect: Effect) -> Taint {
 }
 
 fn our_keys() -> BTreeSet<String> {
-    BTreeSet::from([TAINT_DRAINING.to_owned(), TAINT_SLURM.to_owned()])
+    BTreeSet::from([TAINT_DRAINING, TAINT_SLURM, TAINT_RELEASED].map(str::to_owned))
 }
 
 fn annotation(view: &View<'_>, step: &str) -> Option<String> {

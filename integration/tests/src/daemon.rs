@@ -20,7 +20,7 @@ pub struct Daemon {
     log: PathBuf,
 }
 
-/// The binary under test, built by whoever runs the tests ([`build`]).
+/// The binary under test, built by `cargo build -p gpu-bridge --features failpoints`.
 pub fn binary() -> anyhow::Result<PathBuf> {
     let tests = std::env::current_exe()?;
     // target/debug/deps/NAME or target/debug/NAME

@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use gpu_bridge::certainty::Certainty;
 use gpu_bridge::kubernetes::client::{Client, Options};
 use gpu_bridge::kubernetes::manifests::ManifestOptions;
-use gpu_bridge::kubernetes::{Certainty, Error, Kubernetes as _};
+use gpu_bridge::kubernetes::{Error, Kubernetes as _};
 use gpu_bridge_core::facts::kubernetes::{
     Acted, Action, BindingProbe, Effect, Eviction, GuardState, Guards, Holder, Marks, NodeLook, PodRef,
     Ready, Taint,
