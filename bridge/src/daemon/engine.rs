@@ -175,7 +175,7 @@ impl<D: Disk> Engine<D> {
     }
 
     /// Looks at both schedulers, and at the nodes whose handovers need it. What does not answer is Unknown.
-    async fn look(&mut self) {
+    pub(super) async fn look(&mut self) {
         let watched: Vec<JobId> =
             self.journal.book().under_way().flat_map(|handover| handover.jobs_seen.keys().copied()).collect();
         let clock = &self.parts.clock;

@@ -95,6 +95,8 @@ impl<D: Disk> Engine<D> {
         owner: Option<Domain>,
         go: Go,
     ) -> Result<Reply, Refusal> {
+        // What is found is put back one day, and work decides who owns: the last tick's look may be seconds old.
+        self.look().await;
         let mut answers = Vec::new();
         for name in nodes.iter().collect::<BTreeSet<_>>() {
             let node = self.node(name)?.clone();
@@ -138,6 +140,8 @@ impl<D: Disk> Engine<D> {
         } else {
             nodes.iter().cloned().collect()
         };
+        // As at adoption: what may be opened on both sides is judged by a look of now.
+        self.look().await;
         let mut answers = Vec::new();
         for name in names {
             let node = self.node(&name)?.clone();
