@@ -6,8 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use gpu_bridge::daemon::published::{NodeStatus, Published};
+use gpu_bridge_core::event::Event;
+use gpu_bridge_core::gate::Gate;
+use gpu_bridge_core::model::Domain;
 use gpu_bridge_labs::wait_until;
 use tokio::process::{Child, Command};
+
+use crate::labs::LIMIT;
 
 /// A start looks at both schedulers once, and one that is away takes its time.
 const READY_LIMIT: Duration = Duration::from_secs(90);
@@ -135,6 +140,65 @@ impl Daemon {
         .with_context(|| self.log_tail())
     }
 
+    /// Adopts nodes, and waits until they are its own.
+    pub async fn adopt(&self, nodes: &str, owner: Domain) -> anyhow::Result<()> {
+        self.cli(&["adopt", nodes, "--owner", &owner.to_string(), "--yes"]).await?;
+        let names = gpu_bridge_core::hostlist::expand(nodes).context("the nodes")?;
+        self.until(&format!("{nodes} to be adopted"), LIMIT, |published| {
+            let mut ours =
+                published.nodes.iter().filter(|n| names.iter().any(|name| n.node.as_str() == name));
+            ours.all(|n| is_settled(n, owner))
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Asks for a move; gives the handover's id.
+    pub async fn start_move(&self, node: &str, to: Domain) -> anyhow::Result<String> {
+        let reply = self.cli(&["move", node, "--to", &to.to_string(), "--reason", "a test"]).await?;
+        let id = reply["handover"].as_str().with_context(|| format!("no handover in {reply}"))?;
+        Ok(id.to_owned())
+    }
+
+    /// Waits until a node is at home in a domain, with the gates that belong to that.
+    pub async fn arrives(&self, node: &str, owner: Domain) -> anyhow::Result<()> {
+        self.until(&format!("{node} to be {owner}'s"), LIMIT, |published| {
+            published.nodes.iter().any(|n| n.node.as_str() == node && is_settled(n, owner))
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Waits until a node's handover is at a step.
+    pub async fn reaches(&self, node: &str, step: &str) -> anyhow::Result<()> {
+        self.until(&format!("{node}'s handover to be {step}"), LIMIT, |published| {
+            let mut nodes = published.nodes.iter();
+            nodes.any(|n| n.node.as_str() == node && n.handover.as_ref().is_some_and(|(_, at)| at == step))
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Moves a node and waits until it has arrived.
+    pub async fn moves(&self, node: &str, to: Domain) -> anyhow::Result<()> {
+        self.start_move(node, to).await?;
+        self.arrives(node, to).await
+    }
+
+    /// `release --all --as-found --yes`, and waits until nothing is managed.
+    pub async fn releases_all_as_found(&self) -> anyhow::Result<()> {
+        self.cli(&["release", "--all", "--as-found", "--yes"]).await?;
+        let released = |published: &Published| published.nodes.iter().all(|n| n.management == "unmanaged");
+        self.until("everything to be released", LIMIT, released).await.map(drop)
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) -> anyhow::Result<()> {
+        let id = self.child.id().context("it has ended already")?;
+        let pid = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw).context("no pid")?;
+        rustix::process::kill_process(pid, signal).context("the signal")
+    }
+
     /// Waits for the process to end by itself.
     pub async fn ended(&mut self, limit: Duration) -> anyhow::Result<std::process::ExitStatus> {
         Ok(tokio::time::timeout(limit, self.child.wait()).await.context("the daemon did not end")??)
@@ -153,9 +217,7 @@ impl Daemon {
 
     /// SIGTERM; it must end within 5 s, and well.
     pub async fn stop(mut self) -> anyhow::Result<()> {
-        let id = self.child.id().context("it has ended already")?;
-        let pid = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw).context("no pid")?;
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        self.signal(rustix::process::Signal::TERM)?;
         let status = self.ended(Duration::from_secs(5)).await?;
         if !status.success() {
             bail!("the daemon ended with {status}\n{}", self.log_tail());
@@ -167,4 +229,23 @@ impl Daemon {
     pub fn config(&self) -> &Path {
         &self.config
     }
+}
+
+/// Managed, in no handover, the owner's gate open and the other one closed.
+fn is_settled(node: &NodeStatus, owner: Domain) -> bool {
+    let (own, other) = match owner {
+        Domain::Slurm => (&node.slurm, &node.kubernetes),
+        Domain::Kubernetes => (&node.kubernetes, &node.slurm),
+    };
+    node.management == "managed"
+        && node.owner == Some(owner)
+        && node.handover.is_none()
+        && *own == Gate::Open
+        && *other == Gate::Closed
+}
+
+/// The events of a state folder's ledger, with their numbers.
+pub fn ledger(state_dir: &Path) -> anyhow::Result<Vec<(u64, Event)>> {
+    let entries = gpu_bridge::ledger::Entries::<Event>::open(&gpu_bridge::ledger::path_in(state_dir))?;
+    entries.map(|entry| entry.map(|entry| (entry.seq.0, entry.event)).map_err(Into::into)).collect()
 }

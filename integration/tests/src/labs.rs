@@ -8,7 +8,9 @@ use anyhow::Context as _;
 use gpu_bridge::{assemble, config};
 use gpu_bridge_labs::{kubernetes, slurm, wait_until};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::request::Request;
 use kube::{Api, Client};
 
 use crate::daemon::Daemon;
@@ -40,6 +42,15 @@ pub struct Labs {
 }
 
 impl Labs {
+    /// Starts both, or says why this machine can't.
+    pub async fn up_or_skip() -> anyhow::Result<Option<Self>> {
+        if let Some(reason) = unsupported().await {
+            eprintln!("skipped: {reason}");
+            return Ok(None);
+        }
+        Self::up().await.map(Some)
+    }
+
     /// Starts both, guards installed.
     pub async fn up() -> anyhow::Result<Self> {
         let options = kubernetes::Options {
@@ -164,6 +175,79 @@ impl Labs {
         Ok(())
     }
 
+    /// Patches a Node as an administrator.
+    pub async fn patch_node(&self, node: &str, patch: &serde_json::Value) -> anyhow::Result<()> {
+        let nodes: Api<Node> = Api::all(self.client().await?);
+        nodes.patch(node, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// Gives a pod of the default namespace another app.
+    pub async fn relabel(&self, pod: &str, app: &str) -> anyhow::Result<()> {
+        let pods: Api<Pod> = Api::default_namespaced(self.client().await?);
+        let patch = serde_json::json!({"metadata": {"labels": {"app": app}}});
+        pods.patch(pod, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        Ok(())
+    }
+
+    /// Makes a budget that never lets the last pod of an app go; returns once it counts.
+    pub async fn keep_one(&self, namespace: &str, app: &str) -> anyhow::Result<()> {
+        let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.client().await?, namespace);
+        let budget = serde_json::json!({
+            "metadata": {"name": app},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}},
+        });
+        budgets.create(&PostParams::default(), &serde_json::from_value(budget)?).await?;
+        wait_until("the budget to count its pod", LIMIT, async || {
+            let budget = budgets.get(app).await.map_err(|error| error.to_string())?;
+            let status = budget.status.unwrap_or_default();
+            if status.current_healthy == 1 { Ok(()) } else { Err(format!("{status:?}")) }
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Takes the budget away.
+    pub async fn let_go(&self, namespace: &str, app: &str) -> anyhow::Result<()> {
+        let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.client().await?, namespace);
+        budgets.delete(app, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Creates a GPU pod that no scheduler knows, binds it to a node as a scheduler would, and waits until it runs.
+    pub async fn bind(&self, namespace: &str, pod: &str, node: &str) -> anyhow::Result<()> {
+        let client = self.client().await?;
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        let spec = serde_json::json!({
+            "metadata": {"name": pod, "labels": {"app": pod}},
+            "spec": {
+                "schedulerName": "none",
+                "terminationGracePeriodSeconds": 1,
+                "containers": [{"name": "main", "image": "registry.example/late:1",
+                    "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
+            }
+        });
+        pods.create(&PostParams::default(), &serde_json::from_value(spec)?).await?;
+        let binding = serde_json::json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node}
+        });
+        let request = Request::new(format!("/api/v1/namespaces/{namespace}/pods")).create_subresource(
+            "binding",
+            pod,
+            &PostParams::default(),
+            serde_json::to_vec(&binding)?,
+        )?;
+        let _: serde_json::Value = client.request(request).await?;
+        wait_until(&format!("pod {pod} to run"), LIMIT, async || {
+            let pod = pods.get(pod).await.map_err(|error| error.to_string())?;
+            let status = pod.status.unwrap_or_default();
+            if status.phase.as_deref() == Some("Running") { Ok(()) } else { Err(format!("{status:?}")) }
+        })
+        .await?;
+        Ok(())
+    }
+
     /// Deletes a pod.
     pub async fn delete_pod(&self, name: &str) -> anyhow::Result<()> {
         let pods: Api<Pod> = Api::default_namespaced(self.client().await?);
@@ -188,11 +272,16 @@ impl Labs {
 
     /// Waits until a pod runs; gives its node.
     pub async fn pod_runs(&self, name: &str) -> anyhow::Result<String> {
-        let what = format!("pod {name} to run");
-        let node = wait_until(&what, LIMIT, async || {
-            let pods = self.pods().await.map_err(|error| error.to_string())?;
-            let found = pods.iter().find(|(pod, _, phase)| pod == name && phase == "Running");
-            found.map(|(_, node, _)| node.clone()).ok_or_else(|| format!("{pods:?}"))
+        let pods: Api<Pod> = Api::default_namespaced(self.client().await?);
+        let node = wait_until(&format!("pod {name} to run"), LIMIT, async || {
+            let pod = pods.get(name).await.map_err(|error| error.to_string())?;
+            let status = pod.status.unwrap_or_default();
+            if status.phase.as_deref() == Some("Running") {
+                return Ok(pod.spec.and_then(|spec| spec.node_name).unwrap_or_default());
+            }
+            // Why it is not scheduled, for the message.
+            let says = status.conditions.into_iter().flatten().filter_map(|condition| condition.message);
+            Err(format!("{:?}: {}", status.phase, says.collect::<Vec<_>>().join("; ")))
         })
         .await?;
         Ok(node)

@@ -8,3 +8,4 @@ pub mod policies;
 pub mod sim;
 pub mod site;
 pub mod standins;
+pub mod truth;
