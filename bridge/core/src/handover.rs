@@ -18,6 +18,18 @@ use crate::model::Domain;
 /// Looks in a row that must show a side empty before the other side's gate may open.
 pub const LOOKS_NEEDED: u8 = 2;
 
+/// States from which a handover can still roll back: the second gate has not begun to open.
+const BEFORE_OPENING: &[State] = &[
+    State::Planned,
+    State::Reserved,
+    State::Draining,
+    State::SlurmEmpty,
+    State::Canary,
+    State::Closing,
+    State::Evicting,
+    State::KubernetesEmpty,
+];
+
 /// Where a handover stands. Both ways start at `Planned`; they share the ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -321,168 +333,71 @@ impl Handover {
     }
 
     /// What follows from an event at `at`. The one transition function: live and in recovery.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "every state is named for every event, so that none is forgotten"
-    )]
     pub fn next(&self, at: Timestamp, event: &Event) -> Result<Self, Denied> {
         let mut next = self.clone();
         match event {
-            Event::Reserved => match (self.state, self.to) {
-                (State::Planned, Domain::Kubernetes) => next.enter(State::Reserved, at),
-                (_, Domain::Kubernetes | Domain::Slurm) => return Err(self.illegal(event)),
-            },
-            Event::DrainStarted => match self.state {
-                State::Reserved => next.enter(State::Draining, at),
-                State::Planned
-                | State::Draining
-                | State::SlurmEmpty
-                | State::Canary
-                | State::Releasing
-                | State::Closing
-                | State::Evicting
-                | State::KubernetesEmpty
-                | State::Returning
-                | State::Open
-                | State::RollingBack
-                | State::RolledBack => return Err(self.illegal(event)),
-            },
+            Event::Reserved => {
+                self.must_go_to(Domain::Kubernetes, event)?;
+                self.must_be(&[State::Planned], event)?;
+                next.enter(State::Reserved, at);
+            }
+            Event::DrainStarted => {
+                self.must_be(&[State::Reserved], event)?;
+                next.enter(State::Draining, at);
+            }
             Event::JobsSeen { jobs } => {
                 self.must_be_under_way(event)?;
                 next.jobs_seen.extend(jobs);
             }
             Event::EmptyLook { at: look } => next.empty_look(*look, at, event)?,
             Event::BusyLook { at: look, holders } => next.busy_look(*look, *holders, at, event)?,
-            Event::Sealed => match self.state {
-                State::SlurmEmpty => next.enter(State::Canary, at),
-                State::Planned
-                | State::Reserved
-                | State::Draining
-                | State::Canary
-                | State::Releasing
-                | State::Closing
-                | State::Evicting
-                | State::KubernetesEmpty
-                | State::Returning
-                | State::Open
-                | State::RollingBack
-                | State::RolledBack => return Err(self.illegal(event)),
-            },
+            Event::Sealed => {
+                self.must_be(&[State::SlurmEmpty], event)?;
+                next.enter(State::Canary, at);
+            }
             Event::Permitted(evidence) => {
                 self.accept(evidence)?;
-                match self.state {
-                    State::Canary => next.enter(State::Releasing, at),
-                    State::KubernetesEmpty => next.enter(State::Returning, at),
-                    State::Planned
-                    | State::Reserved
-                    | State::Draining
-                    | State::SlurmEmpty
-                    | State::Releasing
-                    | State::Closing
-                    | State::Evicting
-                    | State::Returning
-                    | State::Open
-                    | State::RollingBack
-                    | State::RolledBack => return Err(self.illegal(event)),
-                }
+                self.must_be(&[State::Canary, State::KubernetesEmpty], event)?;
+                let to_kubernetes = self.state == State::Canary;
+                next.enter(if to_kubernetes { State::Releasing } else { State::Returning }, at);
             }
-            Event::Opened => match self.state {
-                State::Releasing | State::Returning => next.enter(State::Open, at),
-                State::RollingBack => next.enter(State::RolledBack, at),
-                State::Planned
-                | State::Reserved
-                | State::Draining
-                | State::SlurmEmpty
-                | State::Canary
-                | State::Closing
-                | State::Evicting
-                | State::KubernetesEmpty
-                | State::Open
-                | State::RolledBack => return Err(self.illegal(event)),
-            },
-            Event::ClosingStarted => match (self.state, self.to) {
-                (State::Planned, Domain::Slurm) => next.enter(State::Closing, at),
-                (_, Domain::Kubernetes | Domain::Slurm) => return Err(self.illegal(event)),
-            },
-            Event::Closed { uid } => match self.state {
-                State::Closing => {
-                    next.node_uid = Some(uid.clone());
-                    next.enter(State::Evicting, at);
-                }
-                State::Planned
-                | State::Reserved
-                | State::Draining
-                | State::SlurmEmpty
-                | State::Canary
-                | State::Releasing
-                | State::Evicting
-                | State::KubernetesEmpty
-                | State::Returning
-                | State::Open
-                | State::RollingBack
-                | State::RolledBack => return Err(self.illegal(event)),
-            },
-            Event::HoldersGone { at: look } => match self.state {
-                State::Evicting => {
-                    // They went before this look: the kubelet must renew its Lease after it.
-                    next.last_holder_at = next.last_holder_at.max(Some(*look));
-                    next.enter(State::KubernetesEmpty, at);
-                    // Two more are needed, after NoExecute: this one does not count.
-                    next.busy_at(*look);
-                }
-                State::Planned
-                | State::Reserved
-                | State::Draining
-                | State::SlurmEmpty
-                | State::Canary
-                | State::Releasing
-                | State::Closing
-                | State::KubernetesEmpty
-                | State::Returning
-                | State::Open
-                | State::RollingBack
-                | State::RolledBack => return Err(self.illegal(event)),
-            },
-            Event::NodeReplaced { .. } => match self.state {
-                State::Evicting | State::KubernetesEmpty | State::Closing => {
-                    next.node_uid = None;
-                    next.enter(State::Closing, at);
-                }
-                State::Planned
-                | State::Reserved
-                | State::Draining
-                | State::SlurmEmpty
-                | State::Canary
-                | State::Releasing
-                | State::Returning
-                | State::Open
-                | State::RollingBack
-                | State::RolledBack => return Err(self.illegal(event)),
-            },
+            Event::Opened => {
+                self.must_be(&[State::Releasing, State::Returning, State::RollingBack], event)?;
+                let rolls_back = self.state == State::RollingBack;
+                next.enter(if rolls_back { State::RolledBack } else { State::Open }, at);
+            }
+            Event::ClosingStarted => {
+                self.must_go_to(Domain::Slurm, event)?;
+                self.must_be(&[State::Planned], event)?;
+                next.enter(State::Closing, at);
+            }
+            Event::Closed { uid } => {
+                self.must_be(&[State::Closing], event)?;
+                next.node_uid = Some(uid.clone());
+                next.enter(State::Evicting, at);
+            }
+            Event::HoldersGone { at: look } => {
+                self.must_be(&[State::Evicting], event)?;
+                // They went before this look: the kubelet must renew its Lease after it.
+                next.last_holder_at = next.last_holder_at.max(Some(*look));
+                next.enter(State::KubernetesEmpty, at);
+                // Two more are needed, after NoExecute: this one does not count.
+                next.busy_at(*look);
+            }
+            Event::NodeReplaced { .. } => {
+                self.must_be(&[State::Closing, State::Evicting, State::KubernetesEmpty], event)?;
+                next.node_uid = None;
+                next.enter(State::Closing, at);
+            }
             Event::Extended { deadline } => {
                 self.must_be_under_way(event)?;
                 next.deadline = *deadline;
             }
-            Event::RollBack { why } => match self.state {
-                State::Planned
-                | State::Reserved
-                | State::Draining
-                | State::SlurmEmpty
-                | State::Canary
-                | State::Closing
-                | State::Evicting
-                | State::KubernetesEmpty => {
-                    next.rollback = Some(why.clone());
-                    next.enter(State::RollingBack, at);
-                }
-                State::Releasing
-                | State::Returning
-                | State::Open
-                | State::RollingBack
-                | State::RolledBack => {
-                    return Err(self.illegal(event));
-                }
-            },
+            Event::RollBack { why } => {
+                self.must_be(BEFORE_OPENING, event)?;
+                next.rollback = Some(why.clone());
+                next.enter(State::RollingBack, at);
+            }
         }
         Ok(next)
     }
@@ -593,6 +508,15 @@ impl Handover {
             return Err(Denied::TooFewLooks { have: self.looks.count, need: LOOKS_NEEDED });
         }
         Ok(())
+    }
+
+    /// Only in these states can it happen: a new state is left out of all events until it is named.
+    fn must_be(&self, legal: &[State], event: &Event) -> Result<(), Denied> {
+        if legal.contains(&self.state) { Ok(()) } else { Err(self.illegal(event)) }
+    }
+
+    fn must_go_to(&self, domain: Domain, event: &Event) -> Result<(), Denied> {
+        if self.to == domain { Ok(()) } else { Err(self.illegal(event)) }
     }
 
     fn must_be_under_way(&self, event: &Event) -> Result<(), Denied> {
