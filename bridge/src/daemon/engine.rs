@@ -73,6 +73,8 @@ pub struct Engine<D: Disk> {
     import_pending: bool,
     /// When evictions on a node may be asked for again.
     evict_again: BTreeMap<NodeName, Timestamp>,
+    /// Why the ledger can't be written, while it can't: an alarm that it cannot hold itself.
+    pub(super) ledger_fault: Option<String>,
     /// The last decision recorded for each want, so that only changes are.
     decisions: BTreeMap<String, String>,
 }
@@ -127,6 +129,7 @@ impl<D: Disk> Engine<D> {
             beginning,
             import_pending: true,
             evict_again: BTreeMap::new(),
+            ledger_fault: None,
             decisions: BTreeMap::new(),
         })
     }
@@ -150,8 +153,9 @@ impl<D: Disk> Engine<D> {
     pub async fn tick(&mut self) -> Ticked {
         self.look().await;
         let before = self.journal.last().0;
-        if let Err(error) = self.journal.check() {
-            tracing::error!(%error, "the ledger cannot be written: nothing new is begun, closing goes on");
+        self.ledger_fault = self.journal.check(self.parts.clock.now()).err().map(|error| report(&error));
+        if let Some(why) = &self.ledger_fault {
+            tracing::error!(%why, "the ledger cannot be written: nothing new is begun, closing goes on");
         }
         if self.import_pending && !self.import() && self.beginning == Beginning::Fresh {
             tracing::warn!("the ledger is new: nothing is done until both schedulers were seen once");

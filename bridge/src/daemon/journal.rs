@@ -63,6 +63,8 @@ pub struct Journal<D: Disk = FileDisk> {
     ledger: Ledger<Event, D>,
     book: Book,
     store: Option<Store>,
+    /// The last write did not come off.
+    write_failed: bool,
 }
 
 /// What opening found.
@@ -98,7 +100,7 @@ impl Journal {
             catch_up(&mut store, dir)?;
             rebuilt = Some(reason);
         }
-        Ok((Self { ledger, book, store: Some(store) }, Opening { replay, rebuilt }))
+        Ok((Self { ledger, book, store: Some(store), write_failed: false }, Opening { replay, rebuilt }))
     }
 }
 
@@ -210,7 +212,7 @@ impl<D: Disk> Journal<D> {
         })?;
         match misfit {
             Some(misfit) => Err(misfit.into()),
-            None => Ok((Self { ledger, book, store: None }, replay)),
+            None => Ok((Self { ledger, book, store: None, write_failed: false }, replay)),
         }
     }
 
@@ -230,7 +232,9 @@ impl<D: Disk> Journal<D> {
         if self.ledger.is_poisoned() {
             self.ledger.recover()?;
         }
-        let seq = self.ledger.append(at, event)?;
+        let appended = self.ledger.append(at, event);
+        self.write_failed = appended.is_err();
+        let seq = appended?;
         self.believe(seq, at, event)?;
         Ok(seq)
     }
@@ -254,12 +258,15 @@ impl<D: Disk> Journal<D> {
         }
     }
 
-    /// Can lines be written? Tries, where some wait or the last sync failed.
-    pub fn check(&mut self) -> Result<(), Error> {
+    /// Can lines be written? Tries, where some wait or the last write failed.
+    pub fn check(&mut self, at: Timestamp) -> Result<(), Error> {
         if self.ledger.is_poisoned() {
             self.ledger.recover()?;
         }
         self.ledger.flush()?;
+        if self.write_failed {
+            self.record(at, &Event::Note { node: None, text: "the ledger can be written again".to_owned() })?;
+        }
         Ok(())
     }
 
@@ -287,5 +294,29 @@ impl<D: Disk> Journal<D> {
             rows.rev().take(limit).map(|row| row.map(|(_, line)| line)).collect::<Result<Vec<_>, _>>()?;
         lines.reverse();
         Ok(lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::SimDisk;
+
+    #[test]
+    fn a_full_disk_is_noticed_until_a_line_can_be_written_again() {
+        let disk = SimDisk::new();
+        let now = Timestamp::UNIX_EPOCH;
+        let (mut journal, _) = Journal::open_on(disk.clone(), now).unwrap();
+        journal.check(now).unwrap();
+        disk.full_at(Some(0));
+        let note = Event::Note { node: None, text: "x".to_owned() };
+        assert!(journal.record(now, &note).is_err());
+        assert!(journal.check(now).is_err(), "still full");
+        disk.full_at(None);
+        let before = journal.last().0;
+        journal.check(now).unwrap();
+        assert_eq!(journal.last().0, before.next(), "the try itself is a line");
+        journal.check(now).unwrap();
+        assert_eq!(journal.last().0, before.next(), "and no more are written");
     }
 }

@@ -53,11 +53,25 @@ impl<D: Disk> Engine<D> {
                 .collect(),
             windows: self.parts.calendar.windows().map(|one| window(one, now)).collect(),
             policies: self.parts.seats.iter().map(policy).collect(),
-            alarms: book.alarms.values().map(|alarm| alarm.text.clone()).collect(),
+            alarms: self
+                .ledger_alarm()
+                .into_iter()
+                .chain(book.alarms.values().map(|a| a.text.clone()))
+                .collect(),
             plan: self.plan.clone(),
             handovers: book.under_way().cloned().collect(),
             ledger_seq: self.journal.last().0.0,
         }
+    }
+}
+
+impl<D: Disk> Engine<D> {
+    /// The one alarm that the ledger can't hold.
+    fn ledger_alarm(&self) -> Option<String> {
+        let why = self.ledger_fault.as_ref()?;
+        Some(format!(
+            "the ledger cannot be written: {why}. Nothing new is begun, closing goes on; free the disk"
+        ))
     }
 }
 
