@@ -33,18 +33,23 @@ fn slurm_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<slurm
     let Ok((_, node)) = gate::slurm::find(&view.facts.slurm, &view.node.slurm) else { return Vec::new() };
     let mut actions = Vec::new();
     let name = view.node.slurm.clone();
-    if let Drain::Ours(ours) = gate::slurm::drain_of(node) {
-        let plain = match (mode, owner) {
-            (ReleaseMode::AsFound, _) => {
-                view.record.found.as_ref().and_then(|found| found.slurm_drain.clone())
-            }
-            (ReleaseMode::Plain, Domain::Kubernetes) => Some(PLAIN_REASON.to_owned()),
-            (ReleaseMode::Plain, Domain::Slurm) => None,
-        };
-        actions.push(match plain {
-            Some(reason) => slurm::Action::Drain { node: name.clone(), reason, over: Some(ours.to_string()) },
-            None => slurm::Action::Undrain { node: name.clone(), reason: ours.to_string() },
-        });
+    let plain = match (mode, owner) {
+        (ReleaseMode::AsFound, _) => view.record.found.as_ref().and_then(|found| found.slurm_drain.clone()),
+        (ReleaseMode::Plain, Domain::Kubernetes) => Some(PLAIN_REASON.to_owned()),
+        (ReleaseMode::Plain, Domain::Slurm) => None,
+    };
+    match (gate::slurm::drain_of(node), plain) {
+        (Drain::Ours(ours), Some(reason)) => {
+            actions.push(slurm::Action::Drain { node: name.clone(), reason, over: Some(ours.to_string()) });
+        }
+        (Drain::Ours(ours), None) => {
+            actions.push(slurm::Action::Undrain { node: name.clone(), reason: ours.to_string() });
+        }
+        // Somebody took ours away: without a plain one the last guard would go with our reservation.
+        (Drain::None, Some(reason)) if mode == ReleaseMode::Plain => {
+            actions.push(slurm::Action::Drain { node: name.clone(), reason, over: None });
+        }
+        (Drain::None | Drain::Theirs { .. }, Some(_) | None) => {}
     }
     let reservations = view.index.reservations_on(&name).iter();
     let ours = reservations.filter(|r| mark::reservation_handover(&r.name).is_some());
@@ -89,5 +94,30 @@ fn plain_marks(view: &View<'_>, node: &KubeNode, owner: Domain) -> Marks {
         taint_keys,
         labels: BTreeMap::from([(LABEL_OWNER.to_owned(), None)]),
         annotation: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::*;
+
+    /// Somebody undrained a node of Kubernetes' by hand, and it was released in that tick: our reservation, the last guard
+    /// of the Slurm gate, went and nothing plain stood in its place.
+    #[test]
+    fn a_plain_release_drains_a_node_of_kubernetes_whose_drain_is_gone() {
+        let mut case = Case::of_kubernetes();
+        case.slurm_node().flags.clear();
+        case.slurm_node().reason = None;
+        case.judge(|view| {
+            let actions = slurm_actions(view, Domain::Kubernetes, ReleaseMode::Plain);
+            let [slurm::Action::Drain { reason, over: None, .. }, slurm::Action::Unreserve { .. }] =
+                &actions[..]
+            else {
+                panic!("{actions:?}")
+            };
+            assert_eq!(reason, PLAIN_REASON);
+            assert!(!is_done(view, Domain::Kubernetes, ReleaseMode::Plain));
+        });
     }
 }
