@@ -29,9 +29,16 @@ pub fn import(site: &Site, book: &Book, facts: &Facts) -> Option<Import> {
         let marks = marks_of(node, facts);
         highest = highest.max(marks.slurm).max(marks.kubernetes);
         import.highest_epoch = import.highest_epoch.max(marks.epoch);
-        // What the ledger tells of a node is believed before its marks are.
-        if book.record(&node.name).management == Management::Unmanaged {
+        // What the ledger tells of a node is believed before its marks are, unless they are newer than the ledger.
+        let record = book.record(&node.name);
+        if record.management == Management::Unmanaged {
             import.events.extend(events(site, node, &marks));
+        } else if let Some(newest) = marks.slurm.max(marks.kubernetes)
+            && Some(newest) > book.highest_handover
+            && record.quarantine.is_none()
+        {
+            let why = format!("its marks name {newest}, which the ledger does not know: the ledger is older");
+            import.events.push(Event::Quarantined { node: node.name.clone(), why });
         }
     }
     if let Some(highest) = highest.filter(|highest| Some(*highest) > book.highest_handover) {
@@ -93,5 +100,46 @@ fn events(site: &Site, node: &Node, marks: &Marks) -> Vec<Event> {
         pool,
     };
     let quarantined = doubt.map(|why| Event::Quarantined { node: node.name.clone(), why: why.to_owned() });
-    std::iter::once(imported).chain(quarantined).collect()
+    // In doubt first: a crash between the two must not leave the node managed and trusted.
+    quarantined.into_iter().chain([imported]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::*;
+
+    fn quarantines(import: &Import) -> Vec<usize> {
+        let is = |event: &Event| matches!(event, Event::Quarantined { .. });
+        import.events.iter().enumerate().filter(|(_, event)| is(event)).map(|(place, _)| place).collect()
+    }
+
+    /// Crash between the two events: the node was managed, never quarantined, and its pods got NoExecute.
+    #[test]
+    fn doubt_is_recorded_before_the_import_that_it_is_about() {
+        let mut case = Case::of_slurm();
+        let now = case.now;
+        close_slurm(case.slurm(), 1, CURRENT, now);
+        let import = import(&case.site, &Book::default(), &case.facts).unwrap();
+        let of_n1 = |event: &Event| matches!(event, Event::Imported { node, .. } if *node == n(1));
+        let imported = import.events.iter().position(of_n1).unwrap();
+        assert_eq!(quarantines(&import), [imported - 1]);
+    }
+
+    /// An older ledger, restored: by it the node was still Slurm's, and its pods got NoExecute without an eviction.
+    #[test]
+    fn marks_that_are_newer_than_the_ledger_quarantine_the_node() {
+        let mut book = Book { highest_handover: Some(EARLIER), ..Book::default() };
+        for i in 1..=4 {
+            book.nodes.insert(n(i), managed(Domain::Slurm, "train"));
+        }
+        let mut case = Case::of_slurm();
+        assert_eq!(quarantines(&import(&case.site, &book, &case.facts).unwrap()), [0_usize; 0]);
+        let now = case.now;
+        close_slurm(case.slurm(), 1, CURRENT, now);
+        open_kubernetes(case.kubernetes(), 1, CURRENT);
+        let import = import(&case.site, &book, &case.facts).unwrap();
+        assert!(import.events.contains(&Event::IdsSeen { highest: CURRENT }), "{import:?}");
+        assert_eq!(quarantines(&import).len(), 1, "{import:?}");
+    }
 }
