@@ -282,7 +282,9 @@ fn kubernetes_actions(view: &View<'_>, want: KubernetesWant) -> Vec<kubernetes::
 /// Pods to evict now: lowest priority first, bounded. Protected ones never; terminating ones are left to end.
 fn evictions(view: &View<'_>) -> Vec<kubernetes::Action> {
     let Some(look) = view.look.value() else { return Vec::new() };
-    let limit = view.pool().and_then(|pool| pool.protected_priority);
+    // Without the pool's word on whom it protects, everybody is.
+    let Some(pool) = view.pool() else { return Vec::new() };
+    let limit = pool.protected_priority;
     let mut pods: Vec<&Pod> = gate::kubernetes::pods(look)
         .filter(|pod| match pod.eviction {
             Eviction::Allowed => limit.is_none_or(|limit| pod.priority < limit),

@@ -255,3 +255,14 @@ fn a_missing_gate_is_created_with_what_the_book_has_closed() {
     case.facts.kubernetes = Seen::unknown("away");
     assert_eq!(created(&owned, &case), None);
 }
+
+/// The pool was taken out of the configuration, and with it the priority above which nobody is evicted.
+#[test]
+fn nobody_is_evicted_from_a_pool_that_left_the_configuration() {
+    let mut case = fresh_to_slurm(State::Evicting);
+    let important = Pod { priority: 1000, ..pod("important", Eviction::Allowed) };
+    case.node_look().holders = vec![holder(important)];
+    let pool = case.record.placement.clone().unwrap().pool;
+    case.site.pools.remove(&pool);
+    assert!(!writes(&case).contains(&"evict"), "{:?}", writes(&case));
+}
