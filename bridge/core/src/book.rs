@@ -305,7 +305,13 @@ impl Book {
                 record.management = Management::Managed { owner: to };
                 record.adopted_from_quarantine = false;
                 match to {
-                    Domain::Slurm => record.slurm_closed_by = None,
+                    Domain::Slurm => {
+                        record.slurm_closed_by = None;
+                        // Their drain stands again or was never ours: theirs to lift, not to be put back a second time.
+                        if let Some(found) = &mut record.found {
+                            found.slurm_drain = None;
+                        }
+                    }
                     Domain::Kubernetes => {
                         record.kubernetes_closed_by = None;
                         // Seen empty, so all of them are finished.

@@ -188,3 +188,18 @@ fn adoption_out_of_quarantine_ends_the_handover_that_it_caught() {
     assert_eq!(book.under_way().count(), 0);
     assert_eq!(book.handovers[&caught].state, State::RolledBack);
 }
+
+/// The drain that was found at adoption came back at every return, long after its people had lifted it.
+#[test]
+fn a_drain_found_at_adoption_comes_back_at_the_first_return_only() {
+    let mut book = Book::default();
+    let record = Record {
+        handover: Some(CURRENT),
+        found: Some(found(Some("bad disk"))),
+        ..managed(Domain::Kubernetes, "burst")
+    };
+    book.nodes.insert(n(1), record);
+    book.handovers.insert(CURRENT, handover(CURRENT, 1, Domain::Slurm, State::Returning));
+    book.apply(9, at(4), &Event::Handover { id: CURRENT, event: Step::Opened }).unwrap();
+    assert_eq!(book.record(&n(1)).found.unwrap().slurm_drain, None);
+}
