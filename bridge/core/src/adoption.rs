@@ -135,7 +135,8 @@ pub fn propose(
         kubernetes_work,
         closes,
         found,
-        ends_quarantine: record.quarantine.is_some(),
+        // Also where the daemon stopped, or the ledger failed, between the quarantine's end and the adoption's beginning.
+        ends_quarantine: record.quarantine.is_some() || record.adopted_from_quarantine,
     })
 }
 

@@ -225,6 +225,8 @@ impl Book {
                     handover.state = State::RolledBack;
                     handover.since = at;
                     handover.rollback = Some("adopted anew, out of quarantine".to_owned());
+                    let jobs = handover.jobs_seen.clone();
+                    self.entry(node).jobs_seen.extend(jobs);
                 }
             }
             Event::Imported { node, owner, slurm_closed_by, kubernetes_closed_by, pool } => {

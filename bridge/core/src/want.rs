@@ -131,9 +131,13 @@ pub fn gate(site: &Site, book: &Book, facts: &Seen<kubernetes::Kubernetes>) -> O
 
 /// May `domain` be opened (again) now? An adoption that rolls back restores what it found on a node that is not ours.
 fn may_open(view: &View<'_>, domain: Domain) -> bool {
-    let restores =
-        view.handover.is_some_and(|h| h.purpose == Purpose::Adoption && h.state == State::RollingBack);
-    restores || safety::permit(view, domain).is_ok()
+    restores(view) || safety::permit(view, domain).is_ok()
+}
+
+/// Is what an adoption closed put back as it was found? Never out of a quarantine: that one was ours, and in doubt.
+fn restores(view: &View<'_>) -> bool {
+    !view.record.adopted_from_quarantine
+        && view.handover.is_some_and(|h| h.purpose == Purpose::Adoption && h.state == State::RollingBack)
 }
 
 fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
@@ -348,9 +352,7 @@ fn open_marks(view: &View<'_>, node: &KubeNode) -> Marks {
         Some(PoolKind::NodePool { labels, taints }) => (labels.clone(), taints.clone()),
         Some(PoolKind::Partition { .. }) | None => (BTreeMap::new(), Vec::new()),
     };
-    let restores =
-        view.handover.is_some_and(|h| h.purpose == Purpose::Adoption && h.state == State::RollingBack);
-    if restores {
+    if restores(view) {
         return found_marks(view, node);
     }
     Marks {

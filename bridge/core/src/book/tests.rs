@@ -189,6 +189,21 @@ fn adoption_out_of_quarantine_ends_the_handover_that_it_caught() {
     assert_eq!(book.handovers[&caught].state, State::RolledBack);
 }
 
+/// The caught handover's jobs were forgotten: one shrunk off the node meanwhile did not count in the adoption.
+#[test]
+fn a_job_seen_by_a_handover_that_a_quarantine_caught_still_counts() {
+    let caught = HandoverId(5);
+    let mut book = Book::default();
+    let record =
+        Record { handover: Some(caught), quarantine: Some("x".into()), ..managed(Domain::Slurm, "train") };
+    book.nodes.insert(n(1), record);
+    let seen: JobsSeen = [(JobId(7), Some(at(3)))].into();
+    let draining = handover(caught, 1, Domain::Kubernetes, State::Draining);
+    book.handovers.insert(caught, Handover { jobs_seen: seen.clone(), ..draining });
+    book.apply(9, at(4), &Event::QuarantineEnded { node: n(1) }).unwrap();
+    assert_eq!(book.record(&n(1)).jobs_seen, seen);
+}
+
 /// The drain that was found at adoption came back at every return, long after its people had lifted it.
 #[test]
 fn a_drain_found_at_adoption_comes_back_at_the_first_return_only() {
@@ -202,4 +217,18 @@ fn a_drain_found_at_adoption_comes_back_at_the_first_return_only() {
     book.handovers.insert(CURRENT, handover(CURRENT, 1, Domain::Slurm, State::Returning));
     book.apply(9, at(4), &Event::Handover { id: CURRENT, event: Step::Opened }).unwrap();
     assert_eq!(book.record(&n(1)).found.unwrap().slurm_drain, None);
+}
+
+/// The daemon stopped between the quarantine's end and the adoption: the adoption that a person began again could roll
+/// back, and opened both sides as found without a look.
+#[test]
+fn an_adoption_begun_again_still_ends_the_quarantine() {
+    let mut book = Book::default();
+    let record = Record { quarantine: Some("x".into()), ..managed(Domain::Slurm, "train") };
+    book.nodes.insert(n(1), record);
+    book.apply(9, at(4), &Event::QuarantineEnded { node: n(1) }).unwrap();
+    let case = crate::fixtures::Case::of_slurm();
+    let node = &case.site.nodes[&n(1)];
+    let adoption = crate::adoption::propose(&case.site, &book, node, None, &case.facts, &case.look);
+    assert!(adoption.unwrap().ends_quarantine);
 }

@@ -266,3 +266,22 @@ fn nobody_is_evicted_from_a_pool_that_left_the_configuration() {
     case.site.pools.remove(&pool);
     assert!(!writes(&case).contains(&"evict"), "{:?}", writes(&case));
 }
+
+/// Both sides could be opened as found, without a look, when an adoption out of quarantine rolled back.
+#[test]
+fn an_adoption_out_of_quarantine_puts_nothing_back_without_a_permit() {
+    let mut case = Case::of_kubernetes();
+    let now = case.now;
+    close_slurm(case.slurm(), 1, CURRENT, now);
+    case.record = Record {
+        management: Management::Adopting,
+        slurm_closed_by: Some(CURRENT),
+        handover: Some(CURRENT),
+        ..Record::default()
+    };
+    let rolling_back = handover(CURRENT, 1, Domain::Kubernetes, State::RollingBack);
+    case.handover = Some(Handover { purpose: Purpose::Adoption, ..rolling_back });
+    assert!(writes(&case).contains(&"undrain"), "{:?}", writes(&case));
+    case.record.adopted_from_quarantine = true;
+    assert!(!writes(&case).contains(&"undrain"), "{:?}", writes(&case));
+}
