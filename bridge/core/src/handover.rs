@@ -404,7 +404,12 @@ impl Handover {
 
     fn empty_look(&mut self, look: Timestamp, at: Timestamp, event: &Event) -> Result<(), Denied> {
         match self.state {
-            State::Draining | State::KubernetesEmpty | State::RollingBack => {
+            // Permitted too: what was interrupted before the gate opened is seen twice anew.
+            State::Draining
+            | State::KubernetesEmpty
+            | State::Releasing
+            | State::Returning
+            | State::RollingBack => {
                 self.count_look(look)?;
                 if self.state == State::Draining && self.looks.count >= LOOKS_NEEDED {
                     let looks = self.looks;
@@ -417,10 +422,8 @@ impl Handover {
             | State::Reserved
             | State::SlurmEmpty
             | State::Canary
-            | State::Releasing
             | State::Closing
             | State::Evicting
-            | State::Returning
             | State::Open
             | State::RolledBack => Err(self.illegal(event)),
         }
@@ -438,7 +441,12 @@ impl Handover {
             Holders::NotSeen => {}
         }
         match self.state {
-            State::Draining | State::RollingBack | State::Evicting | State::Closing => {
+            State::Draining
+            | State::RollingBack
+            | State::Evicting
+            | State::Closing
+            | State::Releasing
+            | State::Returning => {
                 self.busy_at(look);
                 Ok(())
             }
@@ -452,12 +460,7 @@ impl Handover {
                 self.busy_at(look);
                 Ok(())
             }
-            State::Planned
-            | State::Reserved
-            | State::Releasing
-            | State::Returning
-            | State::Open
-            | State::RolledBack => Err(self.illegal(event)),
+            State::Planned | State::Reserved | State::Open | State::RolledBack => Err(self.illegal(event)),
         }
     }
 

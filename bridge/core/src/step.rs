@@ -19,13 +19,11 @@ pub fn next_event(view: &View<'_>) -> Option<Event> {
         State::Draining => count_looks(view, handover, Domain::Slurm),
         State::SlurmEmpty => slurm_empty(view, handover),
         State::Canary => canary(view, handover),
-        State::Releasing => (view.kubernetes == Gate::Open).then_some(Event::Opened),
+        State::Releasing => releasing(view, handover),
         State::Closing => closing(view, handover),
         State::Evicting => replaced(view, handover).or_else(|| evicting(view)),
         State::KubernetesEmpty => replaced(view, handover).or_else(|| kubernetes_empty(view, handover)),
-        State::Returning => {
-            (view.slurm == Gate::Open && safety::delivered_to_slurm(view).is_ok()).then_some(Event::Opened)
-        }
+        State::Returning => returning(view, handover),
         State::RollingBack => rolling_back(view, handover),
         State::Open | State::RolledBack => None,
     })
@@ -240,6 +238,22 @@ fn kubernetes_empty(view: &View<'_>, handover: &Handover) -> Option<Event> {
     }
     let permit = safety::permit(view, Domain::Slurm).ok()?;
     Some(Event::Permitted(permit.evidence().clone()))
+}
+
+/// Until the gate is open, what was permitted must stay true: one look that says otherwise and two more are needed.
+fn releasing(view: &View<'_>, handover: &Handover) -> Option<Event> {
+    if view.kubernetes == Gate::Open {
+        return Some(Event::Opened);
+    }
+    count_looks(view, handover, Domain::Slurm)
+}
+
+/// As [`releasing`]; an open gate is delivered when Slurm can use the node.
+fn returning(view: &View<'_>, handover: &Handover) -> Option<Event> {
+    if view.slurm == Gate::Open {
+        return safety::delivered_to_slurm(view).is_ok().then_some(Event::Opened);
+    }
+    count_looks(view, handover, Domain::Kubernetes)
 }
 
 fn rolling_back(view: &View<'_>, handover: &Handover) -> Option<Event> {

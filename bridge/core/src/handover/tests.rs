@@ -56,11 +56,11 @@ fn expected(state: State, to: Domain, event: &Event) -> Option<State> {
         Event::JobsSeen { .. } | Event::Extended { .. } => stays.filter(|_| !over),
         Event::EmptyLook { .. } => match state {
             Draining => Some(SlurmEmpty),
-            KubernetesEmpty | RollingBack => stays,
+            KubernetesEmpty | Releasing | Returning | RollingBack => stays,
             _ => None,
         },
         Event::BusyLook { .. } => match state {
-            Draining | RollingBack | Evicting | Closing => stays,
+            Draining | RollingBack | Evicting | Closing | Releasing | Returning => stays,
             SlurmEmpty | Canary => Some(Draining),
             KubernetesEmpty => Some(Evicting),
             _ => None,

@@ -136,3 +136,26 @@ fn back_to_the_old_owner() {
     assert_eq!(events(&mut to_slurm), ["opened"]);
     assert_eq!(to_slurm.current().state, State::RolledBack);
 }
+
+/// A pod came (from a trusted namespace) and went between the permit and the undrain: a single look opened Slurm's gate,
+/// and the kubelet need not have lived since.
+#[test]
+fn a_permit_that_was_interrupted_needs_two_looks_again() {
+    let mut case = Case::to_slurm(State::Returning);
+    case.judge(|view| assert!(safety::permit(view, Domain::Slurm).is_ok()));
+    case.node_look().holders.push(holder(pod("a", crate::facts::kubernetes::Eviction::Terminating)));
+    assert_eq!(events(&mut case), ["busy look"]);
+    let now = case.now;
+    assert_eq!(case.current().last_holder_at, Some(now));
+    case.node_look().holders.clear();
+    for _ in 0..2 {
+        case.later(1);
+        case.judge(|view| assert!(safety::permit(view, Domain::Slurm).is_err()));
+        assert_eq!(events(&mut case), ["empty look"]);
+    }
+    case.judge(|view| assert!(safety::permit(view, Domain::Slurm).is_ok()));
+
+    let mut case = Case::to_kubernetes(State::Releasing);
+    case.facts.slurm = Seen::unknown("timeout");
+    assert_eq!(events(&mut case), ["busy look"]);
+}
