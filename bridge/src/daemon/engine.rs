@@ -371,8 +371,7 @@ impl<D: Disk> Engine<D> {
 
     fn too_old_to_open_on(&self) -> bool {
         let now = self.parts.clock.now();
-        let old = |at: Option<Timestamp>| at.is_none_or(|at| at.duration_until(now) > OLDEST_LOOK_TO_OPEN_ON);
-        old(at(&self.facts.slurm)) || old(at(&self.facts.kubernetes))
+        too_old(at(&self.facts.slurm), now) || too_old(at(&self.facts.kubernetes), now)
     }
 
     /// Intent, effect, outcome.
@@ -594,9 +593,33 @@ fn seen<T, E: std::error::Error + 'static>(at: Timestamp, answer: Result<T, E>) 
     }
 }
 
+/// A look that lies ahead is too old as well: the clock was set back since, and nobody knows how long ago that was.
+fn too_old(look: Option<Timestamp>, now: Timestamp) -> bool {
+    look.is_none_or(|look| {
+        let age = look.duration_until(now);
+        age.is_negative() || age > OLDEST_LOOK_TO_OPEN_ON
+    })
+}
+
 fn at<T>(seen: &Seen<T>) -> Option<Timestamp> {
     match seen {
         Seen::At { at, .. } => Some(*at),
         Seen::Unknown { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The clock was set back between look and write: the look never grew old.
+    #[test]
+    fn nothing_opens_on_a_look_from_before_the_clock_was_set_back() {
+        let now = Timestamp::UNIX_EPOCH;
+        for (age, expected) in [(0, false), (10, false), (11, true), (-1, true), (-3_600, true)] {
+            let look = now - SignedDuration::from_secs(age);
+            assert_eq!(too_old(Some(look), now), expected, "{age} s");
+        }
+        assert!(too_old(None, now));
     }
 }
