@@ -173,7 +173,7 @@ impl Book {
                 let handover = self.handovers.get(id).ok_or(Error::NoSuchHandover { id: *id })?;
                 handover.next(at, event).map(drop).map_err(|source| Error::Handover { id: *id, source })
             }
-            Event::ReleaseStarted { node, .. } => self.may_release(node).map(drop),
+            Event::ReleaseStarted { node, mode } => self.may_start_release(node, *mode),
             Event::Released { node } => self.may_be_released(node),
             Event::Started { .. }
             | Event::Stopped
@@ -363,6 +363,25 @@ impl Book {
             (Management::Unmanaged | Management::Adopting, _) => {
                 Err(Error::Node { node: node.clone(), why: "it is not managed".to_owned() })
             }
+        }
+    }
+
+    /// Stricter than replaying: older ledgers may tell of releases that would not be begun now.
+    fn may_start_release(&self, node: &NodeName, mode: ReleaseMode) -> Result<(), Error> {
+        self.may_release(node)?;
+        let record = self.record(node);
+        let refuse = |why: String| Err(Error::Node { node: node.clone(), why });
+        if let Some(why) = record.quarantine {
+            return refuse(format!(
+                "it is in quarantine ({why}); a release would open it unseen: adopt it first"
+            ));
+        }
+        match (mode, record.found) {
+            (ReleaseMode::Plain, _) | (ReleaseMode::AsFound, Some(_)) => Ok(()),
+            (ReleaseMode::AsFound, None) => refuse(
+                "what it looked like before is not known (its marks were imported): release it plainly"
+                    .into(),
+            ),
         }
     }
 

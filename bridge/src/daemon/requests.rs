@@ -174,6 +174,8 @@ impl<D: Disk> Engine<D> {
                 return Err("it is not managed".to_owned());
             }
         };
+        let started = Event::ReleaseStarted { node: node.name.clone(), mode };
+        self.journal.book().accepts(self.parts.clock.now(), &started).map_err(|error| error.to_string())?;
         match mode {
             ReleaseMode::Plain => {
                 Ok(format!("{owner} stays open, {} stays closed by plain means", owner.other()))

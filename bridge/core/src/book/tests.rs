@@ -232,3 +232,26 @@ fn an_adoption_begun_again_still_ends_the_quarantine() {
     let adoption = crate::adoption::propose(&case.site, &book, node, None, &case.facts, &case.look);
     assert!(adoption.unwrap().ends_quarantine);
 }
+
+/// A plain release undrained a node of which both sides bore our marks, with pods on it; one as found took a node of which
+/// nothing had been found for one that was found open on both sides.
+#[test]
+fn nothing_is_released_out_of_quarantine_nor_as_nobody_found_it() {
+    let as_found = ReleaseMode::AsFound;
+    let known = Record { found: Some(found(None)), ..managed(Domain::Slurm, "train") };
+    let rows = [
+        (known.clone(), ReleaseMode::Plain, true),
+        (known.clone(), as_found, true),
+        (Record { found: None, ..known.clone() }, ReleaseMode::Plain, true),
+        (Record { found: None, ..known.clone() }, as_found, false),
+        (Record { quarantine: Some("x".into()), ..known.clone() }, ReleaseMode::Plain, false),
+        (Record { quarantine: Some("x".into()), ..known }, as_found, false),
+    ];
+    for (record, mode, expected) in rows {
+        let mut book = Book::default();
+        book.nodes.insert(n(1), record.clone());
+        let event = Event::ReleaseStarted { node: n(1), mode };
+        assert_eq!(book.accepts(at(2), &event).is_ok(), expected, "{record:?} {mode:?}");
+        assert!(book.apply(9, at(2), &event).is_ok(), "an older ledger may tell of it");
+    }
+}
