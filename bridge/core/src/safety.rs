@@ -4,13 +4,15 @@
 //! [`permit`] is the only maker of a [`Permit`], and no action that opens a gate is made without one ([`crate::want`]).
 //! [`violation`] checks the same rule again, independently, over what was observed.
 
+use crate::book::{Book, Management, Record};
 use crate::denied::Denied;
 use crate::facts::kubernetes::{Effect, GuardState, Node as KubeNode, Ready};
 use crate::facts::slurm::{BaseState, NodeFlag};
 use crate::gate::{self, Emptiness, Gate};
 use crate::handover::{Evidence, Handover, LOOKS_NEEDED, NodeWord, Purpose, State};
+use crate::ids::NodeName;
 use crate::mark::{TAINT_DRAINING, TAINT_SLURM};
-use crate::model::{Domain, NodeWordRule};
+use crate::model::{Domain, NodeWordRule, Site};
 use crate::view::View;
 
 /// Allows one gate of one node to be opened, in this tick. Only [`permit`] makes it.
@@ -206,7 +208,7 @@ pub fn violation(view: &View<'_>) -> Option<String> {
 }
 
 fn releasing(view: &View<'_>) -> bool {
-    matches!(view.record.management, crate::book::Management::Releasing { .. })
+    matches!(view.record.management, Management::Releasing { .. })
 }
 
 fn adopting(view: &View<'_>) -> bool {
@@ -244,6 +246,21 @@ pub fn alarms(view: &View<'_>) -> Vec<(String, String)> {
         }
     }
     alarms
+}
+
+/// An alarm for each node that is ours by the book and left the configuration, as (key, node, text): nobody looks at it,
+/// puts its guards back, or renews its reservation.
+pub fn strangers(site: &Site, book: &Book) -> Vec<(String, NodeName, String)> {
+    let ours = |record: &Record| record.management != Management::Unmanaged;
+    let gone = book.nodes.iter().filter(|(name, record)| ours(record) && !site.nodes.contains_key(*name));
+    gone.map(|(node, _)| {
+        let text = format!(
+            "node {node} is managed and no longer in the configuration: its gates are not watched. Put it back, then \
+             `gpu-bridge release {node}` before it goes"
+        );
+        (format!("inventory/{node}"), node.clone(), text)
+    })
+    .collect()
 }
 
 #[cfg(test)]

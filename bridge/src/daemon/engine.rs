@@ -546,6 +546,8 @@ impl<D: Disk> Engine<D> {
             let alarms = self.with_view(&name, index, safety::alarms).unwrap_or_default();
             on.extend(alarms.into_iter().map(|(key, text)| (key, (Some(name.clone()), text))));
         }
+        let strangers = safety::strangers(&self.parts.site, self.journal.book());
+        on.extend(strangers.into_iter().map(|(key, node, text)| (key, (Some(node), text))));
         if let Some(kubernetes) = self.facts.kubernetes.value()
             && self.journal.book().nodes.values().any(|record| record.owner().is_some())
         {

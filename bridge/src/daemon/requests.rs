@@ -144,7 +144,19 @@ impl<D: Disk> Engine<D> {
         self.look().await;
         let mut answers = Vec::new();
         for name in names {
-            let node = self.node(&name)?.clone();
+            let node = match self.node(&name) {
+                Ok(node) => node.clone(),
+                // Of all that the book holds, those that can be released are.
+                Err(refusal) if nodes.is_empty() => {
+                    answers.push(Releasing {
+                        node: name,
+                        leaves: Err(refusal.to_string()),
+                        open_on_both: false,
+                    });
+                    continue;
+                }
+                Err(refusal) => return Err(refusal),
+            };
             let leaves = self.may_release(&node, mode).await;
             if leaves.is_ok() && go == Go::Yes {
                 self.must_record(&Event::ReleaseStarted { node: name.clone(), mode })?;

@@ -200,3 +200,16 @@ fn both_open_is_a_violation_and_a_persons_drain_is_no_open_gate() {
         case.judge(|view| assert_eq!(violation(view).is_some(), *expected, "{row}"));
     }
 }
+
+/// A managed node that was taken out of the configuration was forgotten, and its alarms were cleared.
+#[test]
+fn a_managed_node_that_left_the_configuration_is_an_alarm() {
+    let mut book = Book::default();
+    book.nodes.insert(n(1), managed(Domain::Slurm, "train"));
+    book.nodes.insert(n(2), Record::default());
+    let mut site = site();
+    assert_eq!(strangers(&site, &book), []);
+    site.nodes.clear();
+    let keys: Vec<String> = strangers(&site, &book).into_iter().map(|(key, _, _)| key).collect();
+    assert_eq!(keys, ["inventory/n1"]);
+}
