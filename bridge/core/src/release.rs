@@ -38,18 +38,16 @@ fn slurm_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<slurm
         (ReleaseMode::Plain, Domain::Kubernetes) => Some(PLAIN_REASON.to_owned()),
         (ReleaseMode::Plain, Domain::Slurm) => None,
     };
-    match (gate::slurm::drain_of(node), plain) {
-        (Drain::Ours(ours), Some(reason)) => {
-            actions.push(slurm::Action::Drain { node: name.clone(), reason, over: Some(ours.to_string()) });
+    match (gate::slurm::our_reason(node), plain) {
+        (Some(ours), Some(reason)) => {
+            actions.push(slurm::Action::Drain { node: name.clone(), reason, over: Some(ours) });
         }
-        (Drain::Ours(ours), None) => {
-            actions.push(slurm::Action::Undrain { node: name.clone(), reason: ours.to_string() });
-        }
+        (Some(ours), None) => actions.push(slurm::Action::Undrain { node: name.clone(), reason: ours }),
         // Somebody took ours away: without a plain one the last guard would go with our reservation.
-        (Drain::None, Some(reason)) if mode == ReleaseMode::Plain => {
+        (None, Some(reason)) if mode == ReleaseMode::Plain && gate::slurm::drain_of(node) == Drain::None => {
             actions.push(slurm::Action::Drain { node: name.clone(), reason, over: None });
         }
-        (Drain::None | Drain::Theirs { .. }, Some(_) | None) => {}
+        (None, Some(_) | None) => {}
     }
     let reservations = view.index.reservations_on(&name).iter();
     let ours = reservations.filter(|r| mark::reservation_handover(&r.name).is_some());

@@ -155,9 +155,7 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
                 .filter(|r| mark::reservation_handover(&r.name).is_some())
                 .map(|r| slurm::Action::Unreserve { name: r.name.clone() })
                 .collect();
-            if let Drain::Ours(reason) = gate::slurm::drain_of(node) {
-                actions.push(give_back(view, &reason));
-            }
+            actions.extend(gate::slurm::our_reason(node).map(|ours| give_back(view, ours)));
             actions
         }
         SlurmWant::Reserved => {
@@ -189,11 +187,11 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
 }
 
 /// Takes our DRAIN away; where the node was found drained by its people, theirs stands again, and is theirs to lift.
-fn give_back(view: &View<'_>, ours: &DrainReason) -> slurm::Action {
+fn give_back(view: &View<'_>, ours: String) -> slurm::Action {
     let node = view.node.slurm.clone();
     match view.record.found.as_ref().and_then(|found| found.slurm_drain.clone()) {
-        Some(theirs) => slurm::Action::Drain { node, reason: theirs, over: Some(ours.to_string()) },
-        None => slurm::Action::Undrain { node, reason: ours.to_string() },
+        Some(theirs) => slurm::Action::Drain { node, reason: theirs, over: Some(ours) },
+        None => slurm::Action::Undrain { node, reason: ours },
     }
 }
 

@@ -92,6 +92,14 @@ pub fn drain_of(node: &Node) -> Drain {
     }
 }
 
+/// The text of our DRAIN as it stands, to the letter: a write names it exactly, and another hand may have written it.
+pub fn our_reason(node: &Node) -> Option<String> {
+    match drain_of(node) {
+        Drain::Ours(_) => node.reason.as_ref().map(|reason| reason.text.clone()),
+        Drain::None | Drain::Theirs { .. } => None,
+    }
+}
+
 /// The reservation of handover `of` (or, without one, any of ours that names the node).
 pub fn our_reservation<'a>(
     index: &Index<'a>,

@@ -285,3 +285,17 @@ fn an_adoption_out_of_quarantine_puts_nothing_back_without_a_permit() {
     case.record.adopted_from_quarantine = true;
     assert!(!writes(&case).contains(&"undrain"), "{:?}", writes(&case));
 }
+
+/// A drain of ours that another hand (an older version, an editor) had written otherwise than we write it was never taken
+/// off: the undrain named the text that we would have written.
+#[test]
+fn an_undrain_names_the_reason_that_stands_to_the_letter() {
+    for text in ["gpu-bridge:h2 e1 test", "gpu-bridge:h0002 e1"] {
+        let mut case = Case::to_slurm(State::Returning);
+        case.slurm_node().reason = reason(text);
+        let actions = case.judge(actions);
+        let undrains =
+            |a: &Action| matches!(a, Action::Slurm(slurm::Action::Undrain { reason, .. }) if reason == text);
+        assert!(actions.iter().any(undrains), "{text}: {actions:?}");
+    }
+}
