@@ -3,7 +3,7 @@
 
 use jiff::SignedDuration;
 
-use crate::facts::kubernetes::{BindingProbe, Ready};
+use crate::facts::kubernetes::{BindingProbe, GuardState, Ready};
 use crate::gate::{self, Emptiness, Gate};
 use crate::handover::{Event, Handover, Holders, LOOKS_NEEDED, Purpose, State};
 use crate::model::{Domain, Escalation};
@@ -219,11 +219,14 @@ fn replaced(view: &View<'_>, handover: &Handover) -> Option<Event> {
     (node.uid != *known).then(|| Event::NodeReplaced { uid: node.uid.clone() })
 }
 
+/// The gate must still stand: NoExecute would kill what was bound past it since, without an eviction.
 fn evicting(view: &View<'_>) -> Option<Event> {
-    let (_, node) = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes).ok()?;
+    let (kubernetes, node) = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes).ok()?;
+    let standing = gate::kubernetes::standing(kubernetes, node, &view.node.kubernetes);
+    let closed = standing.listed && standing.draining && kubernetes.guards.bindings == GuardState::Standing;
     let look = view.look.value()?;
     let at = view.looked_at(Domain::Kubernetes)?;
-    (look.is_empty() && node.ready == Ready::True).then_some(Event::HoldersGone { at })
+    (closed && look.is_empty() && node.ready == Ready::True).then_some(Event::HoldersGone { at })
 }
 
 fn kubernetes_empty(view: &View<'_>, handover: &Handover) -> Option<Event> {

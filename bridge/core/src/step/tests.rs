@@ -159,3 +159,20 @@ fn a_permit_that_was_interrupted_needs_two_looks_again() {
     case.facts.slurm = Seen::unknown("timeout");
     assert_eq!(events(&mut case), ["busy look"]);
 }
+
+/// Off the list, or with the bindings policy deleted, a pod could be bound after the look, and NoExecute killed it.
+#[test]
+fn no_execute_waits_for_a_gate_that_stands() {
+    let good = Case::to_slurm(State::Evicting);
+    assert!(matches!(good.judge(next_event), Some(Event::HoldersGone { .. })));
+    let alters: [fn(&mut Case); 3] = [
+        |c| c.kubernetes().gate.get_or_insert_default().closed.clear(),
+        |c| c.untaint(crate::mark::TAINT_DRAINING),
+        |c| c.kubernetes().guards.bindings = GuardState::Missing,
+    ];
+    for alter in alters {
+        let mut case = good.clone();
+        alter(&mut case);
+        assert_eq!(case.judge(next_event), None);
+    }
+}
