@@ -29,22 +29,33 @@ pub fn import(site: &Site, book: &Book, facts: &Facts) -> Option<Import> {
         let marks = marks_of(node, facts);
         highest = highest.max(marks.slurm).max(marks.kubernetes);
         import.highest_epoch = import.highest_epoch.max(marks.epoch);
-        // What the ledger tells of a node is believed before its marks are, unless they are newer than the ledger.
-        let record = book.record(&node.name);
-        if record.management == Management::Unmanaged {
+        // What the ledger tells of a node is believed before its marks are, unless they are newer ([`doubts`]).
+        if book.record(&node.name).management == Management::Unmanaged {
             import.events.extend(events(site, node, &marks));
-        } else if let Some(newest) = marks.slurm.max(marks.kubernetes)
-            && Some(newest) > book.highest_handover
-            && record.quarantine.is_none()
-        {
-            let why = format!("its marks name {newest}, which the ledger does not know: the ledger is older");
-            import.events.push(Event::Quarantined { node: node.name.clone(), why });
         }
     }
-    if let Some(highest) = highest.filter(|highest| Some(*highest) > book.highest_handover) {
-        import.events.insert(0, Event::IdsSeen { highest });
-    }
+    let seen = highest.filter(|highest| Some(*highest) > book.highest_handover);
+    let seen = seen.map(|highest| Event::IdsSeen { highest });
+    // Doubts first: once the ids are on record, the marks are no longer newer than the ledger.
+    let first = doubts(site, book, facts).into_iter().chain(seen);
+    import.events = first.chain(import.events).collect();
     Some(import)
+}
+
+/// Quarantines for managed nodes with marks that are newer than the ledger. Needs no more than one side: what the ledger
+/// wants on the side that is seen must not be done while the other is away.
+pub fn doubts(site: &Site, book: &Book, facts: &Facts) -> Vec<Event> {
+    let doubt = |node: &Node| {
+        let record = book.record(&node.name);
+        let marks = marks_of(node, facts);
+        let newest = marks.slurm.max(marks.kubernetes)?;
+        let newer = record.management != Management::Unmanaged
+            && record.quarantine.is_none()
+            && Some(newest) > book.highest_handover;
+        let why = format!("its marks name {newest}, which the ledger does not know: the ledger is older");
+        newer.then(|| Event::Quarantined { node: node.name.clone(), why })
+    };
+    site.nodes.values().filter_map(doubt).collect()
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -139,7 +150,11 @@ mod tests {
         close_slurm(case.slurm(), 1, CURRENT, now);
         open_kubernetes(case.kubernetes(), 1, CURRENT);
         let import = import(&case.site, &book, &case.facts).unwrap();
-        assert!(import.events.contains(&Event::IdsSeen { highest: CURRENT }), "{import:?}");
-        assert_eq!(quarantines(&import).len(), 1, "{import:?}");
+        assert_eq!(quarantines(&import), [0], "{import:?}");
+        assert_eq!(import.events[1..], [Event::IdsSeen { highest: CURRENT }], "after the doubt");
+        // With one side away nothing is imported, and what is seen is in doubt all the same.
+        case.facts.slurm = crate::facts::Seen::unknown("away");
+        assert_eq!(super::import(&case.site, &book, &case.facts), None);
+        assert_eq!(doubts(&case.site, &book, &case.facts).len(), 1);
     }
 }

@@ -70,7 +70,7 @@ pub struct Engine<D: Disk> {
     /// Whether the ledger tells what is ours.
     beginning: Beginning,
     /// Marks that the ledger does not explain are yet to be looked for.
-    import_pending: bool,
+    pub(super) import_pending: bool,
     /// When evictions on a node may be asked for again.
     evict_again: BTreeMap<NodeName, Timestamp>,
     /// Why the ledger can't be written, while it can't: an alarm that it cannot hold itself.
@@ -246,6 +246,9 @@ impl<D: Disk> Engine<D> {
     /// Adopts marks of ours that the ledger does not explain. False until both sides were seen.
     fn import(&mut self) -> bool {
         let Some(import) = import::import(&self.parts.site, self.journal.book(), &self.facts) else {
+            for doubt in import::doubts(&self.parts.site, self.journal.book(), &self.facts) {
+                self.record(&doubt);
+            }
             return false;
         };
         let now = self.parts.clock.now();

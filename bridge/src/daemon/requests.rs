@@ -55,6 +55,11 @@ impl<D: Disk> Engine<D> {
                 expected: "one line that says why, for the ledger".into(),
             });
         }
+        if self.import_pending {
+            let why =
+                "marks are yet to be read off both schedulers, and with them ids that may not be used again";
+            return Err(Refusal::Away { why: why.to_owned() });
+        }
         let planned = planner::requested(self.planning(), node, to, reason, user, ticket);
         let planned = planned.map_err(|denied| Refusal::Denied { denied })?;
         let id = self.journal.book().next_handover();
