@@ -192,10 +192,17 @@ pub fn delivered_to_slurm(view: &View<'_>) -> Result<(), Denied> {
     Ok(())
 }
 
-/// The rule again, over what is observed now: both gates of a managed node open.
+/// The rule again, over what is observed now: both gates of a managed node open, or the Kubernetes one while Slurm has a
+/// job there (one that began while the Slurm gate was broken open unseen).
 pub fn violation(view: &View<'_>) -> Option<String> {
     if view.record.owner().is_none() || releasing(view) || adopting(view) {
         return None;
+    }
+    let jobs = gate::slurm::jobs_on(view.index, &view.node.slurm);
+    if view.kubernetes == Gate::Open
+        && let Some(job) = jobs.keys().next()
+    {
+        return Some(format!("the Kubernetes gate is open, and Slurm has job {job} on it"));
     }
     // Whoever drained it: a drained node starts nothing, so a person's DRAIN in place of ours is no open gate.
     let drained = match gate::slurm::find(&view.facts.slurm, &view.node.slurm) {

@@ -213,3 +213,17 @@ fn a_managed_node_that_left_the_configuration_is_an_alarm() {
     let keys: Vec<String> = strangers(&site, &book).into_iter().map(|(key, _, _)| key).collect();
     assert_eq!(keys, ["inventory/n1"]);
 }
+
+/// Simulator, seed 84: the Slurm gate was broken open while Kubernetes was away, and put back before both were seen open;
+/// the job that had begun ran on beside the pods, and nobody was told.
+#[test]
+fn a_job_of_slurms_beside_an_open_kubernetes_gate_is_a_violation() {
+    use crate::facts::slurm::JobState;
+    let mut case = Case::of_kubernetes();
+    case.add_job(job(7, JobState::Pending, &[], at(3)));
+    case.judge(|view| assert_eq!(violation(view), None));
+    case.add_job(job(7, JobState::Running, &[1], at(3)));
+    case.judge(|view| assert!(violation(view).is_some()));
+    case.facts.kubernetes = Seen::unknown("away");
+    case.judge(|view| assert_eq!(violation(view), None, "unknown quarantines nothing"));
+}
