@@ -192,14 +192,15 @@ pub fn delivered_to_slurm(view: &View<'_>) -> Result<(), Denied> {
     Ok(())
 }
 
-/// The rule again, over what is observed now: both gates of a managed node open, or the Kubernetes one while Slurm has a
+/// The rule again, over what is observed now: both gates of a managed node open, or Kubernetes' own one while Slurm has a
 /// job there (one that began while the Slurm gate was broken open unseen).
 pub fn violation(view: &View<'_>) -> Option<String> {
     if view.record.owner().is_none() || releasing(view) || adopting(view) {
         return None;
     }
     let jobs = gate::slurm::jobs_on(view.index, &view.node.slurm);
-    if view.kubernetes == Gate::Open
+    if view.record.owner() == Some(Domain::Kubernetes)
+        && view.kubernetes == Gate::Open
         && let Some(job) = jobs.keys().next()
     {
         return Some(format!("the Kubernetes gate is open, and Slurm has job {job} on it"));
