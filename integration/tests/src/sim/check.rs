@@ -64,7 +64,8 @@ impl Watch {
                     "the closed side of {node} ({owner}'s) is not put back: {slurm:?} {kube:?}"
                 ));
             }
-            if whole && !both_open {
+            // What began while it was broken open may run on beside the other side's work: not the daemon's doing yet.
+            if whole && !both_open && !world.runs_both(&node) {
                 world.excused.remove(&node);
             }
         }

@@ -8,7 +8,9 @@ use gpu_bridge::ledger::SimDisk;
 use gpu_bridge_core::book::Management;
 use gpu_bridge_core::event::Action;
 use gpu_bridge_core::ids::NodeName;
-use gpu_bridge_core::mark::{DrainReason, GATE_NAME, TAINT_DRAINING, TAINT_SLURM, reservation_handover};
+use gpu_bridge_core::mark::{
+    DrainReason, GATE_NAME, TAINT_DRAINING, TAINT_RELEASED, TAINT_SLURM, reservation_handover,
+};
 use jiff::{SignedDuration, Timestamp};
 use kube_mock::{Id, Machine, Resource};
 use serde_json::Value;
@@ -380,6 +382,11 @@ impl World {
             .collect()
     }
 
+    /// Do both sides have work on the node?
+    pub(super) fn runs_both(&self, node: &str) -> bool {
+        !self.slurm_work(node).is_empty() && !self.kube_work(node).is_empty()
+    }
+
     /// No GPU process of both sides on a node of ours.
     fn observe(&mut self) {
         if self.failure.is_some() {
@@ -476,7 +483,9 @@ impl World {
         let foreign_taints = taints
             .iter()
             // The plain taint of a release is ours to set.
-            .filter(|taint| !text(taint, "/key").starts_with("gpu-bridge.io/") && taint["value"] != "slurm")
+            .filter(|taint| {
+                !text(taint, "/key").starts_with("gpu-bridge.io/") && taint["key"] != TAINT_RELEASED
+            })
             .map(|taint| format!("taint {taint}"));
         let labels = node["metadata"]["labels"].as_object().into_iter().flatten();
         let foreign_labels = labels
