@@ -218,7 +218,7 @@ fn handover(i: u32) -> Handover {
         state: State::Evicting,
         since: now(),
         jobs_seen: BTreeMap::new(),
-        last_holder_at: None,
+        lease_at_last_holder: None,
         looks: Looks::default(),
         node_uid: Some(name(i)),
         rollback: None,

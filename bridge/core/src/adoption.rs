@@ -196,7 +196,7 @@ impl Adoption {
             state: State::Planned,
             since: now,
             jobs_seen: gate::slurm::JobsSeen::new(),
-            last_holder_at: None,
+            lease_at_last_holder: None,
             looks: Looks::default(),
             node_uid: None,
             rollback: None,

@@ -247,7 +247,7 @@ pub(crate) fn handover(id: HandoverId, node: u32, to: Domain, state: State) -> H
         state,
         since: at(0),
         jobs_seen: BTreeMap::new(),
-        last_holder_at: None,
+        lease_at_last_holder: None,
         looks: Looks::default(),
         node_uid: None,
         rollback: None,
@@ -341,7 +341,7 @@ impl Case {
         self.record.handover = Some(CURRENT);
         let mut handover = handover(CURRENT, 1, to, state);
         handover.looks = Looks { count: 2, last: Some(at(9)) };
-        handover.last_holder_at = (to == Domain::Slurm).then(|| at(8));
+        handover.lease_at_last_holder = (to == Domain::Slurm).then(|| at(8));
         handover.node_uid = (to == Domain::Slurm).then(|| "uid-1".to_owned());
         self.handover = Some(handover);
     }

@@ -211,8 +211,8 @@ pub struct Handover {
     pub since: Timestamp,
     /// Jobs that were seen on the node since the drain.
     pub jobs_seen: JobsSeen,
-    /// When a GPU holder was last seen in Kubernetes.
-    pub last_holder_at: Option<Timestamp>,
+    /// The kubelet's Lease (its renewTime, by its own clock) at the look that first showed the holders gone.
+    pub lease_at_last_holder: Option<Timestamp>,
     /// Empty looks in a row.
     pub looks: Looks,
     /// The Node's UID when it was closed: another UID is another Node, and closing starts again.
@@ -263,6 +263,8 @@ pub enum Event {
     HoldersGone {
         /// When we looked.
         at: Timestamp,
+        /// The kubelet's Lease in it (renewTime, by the kubelet's clock).
+        lease: Timestamp,
     },
     /// Another Node stands under the name: start closing again.
     NodeReplaced {
@@ -286,7 +288,10 @@ pub enum Event {
 #[serde(rename_all = "snake_case")]
 pub enum Holders {
     /// It did.
-    Seen,
+    Seen {
+        /// The kubelet's Lease in it (renewTime, by the kubelet's clock), where there is one.
+        lease: Option<Timestamp>,
+    },
     /// It did not (the look failed, or something else was in the way).
     NotSeen,
 }
@@ -376,10 +381,10 @@ impl Handover {
                 next.node_uid = Some(uid.clone());
                 next.enter(State::Evicting, at);
             }
-            Event::HoldersGone { at: look } => {
+            Event::HoldersGone { at: look, lease } => {
                 self.must_be(&[State::Evicting], event)?;
                 // They went before this look: the kubelet must renew its Lease after it.
-                next.last_holder_at = next.last_holder_at.max(Some(*look));
+                next.lease_at_last_holder = Some(*lease);
                 next.enter(State::KubernetesEmpty, at);
                 // Two more are needed, after NoExecute: this one does not count.
                 next.busy_at(*look);
@@ -437,7 +442,7 @@ impl Handover {
         event: &Event,
     ) -> Result<(), Denied> {
         match holders {
-            Holders::Seen => self.last_holder_at = self.last_holder_at.max(Some(look)),
+            Holders::Seen { lease } => self.lease_at_last_holder = self.lease_at_last_holder.max(lease),
             Holders::NotSeen => {}
         }
         match self.state {

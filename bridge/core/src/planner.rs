@@ -98,7 +98,7 @@ impl Move {
             state: State::Planned,
             since: now,
             jobs_seen: BTreeMap::new(),
-            last_holder_at: None,
+            lease_at_last_holder: None,
             looks: crate::handover::Looks::default(),
             node_uid: None,
             rollback: None,

@@ -739,8 +739,12 @@ impl Run {
         self.world.jobs.clear();
         self.world.frozen_since = None;
         self.world.decided = 0;
-        self.world.drain.take_if(|drain| DrainReason::parse(&drain.text).is_none());
-        for _ in 0..ticks {
+        for tick in 0..ticks {
+            // A hand drain is lifted when the daemon has put back what was missing beside it: with both gone at once the
+            // gate would be open, and no daemon can survive that.
+            if tick == 10 {
+                self.world.happen(Happening::HandDrainLifted, &BTreeSet::new());
+            }
             self.op(&Op::Tick {
                 slurm: true,
                 kubernetes: true,

@@ -174,7 +174,10 @@ fn count_looks(view: &View<'_>, handover: &Handover, domain: Domain) -> Option<E
 
 fn holders(view: &View<'_>) -> Holders {
     match view.look.value() {
-        Some(look) if !look.holders.is_empty() => Holders::Seen,
+        Some(look) if !look.holders.is_empty() => {
+            let node = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes);
+            Holders::Seen { lease: node.ok().and_then(|(_, node)| node.lease_renewed_at) }
+        }
         Some(_) | None => Holders::NotSeen,
     }
 }
@@ -226,7 +229,8 @@ fn evicting(view: &View<'_>) -> Option<Event> {
     let closed = standing.listed && standing.draining && kubernetes.guards.bindings == GuardState::Standing;
     let look = view.look.value()?;
     let at = view.looked_at(Domain::Kubernetes)?;
-    (closed && look.is_empty() && node.ready == Ready::True).then_some(Event::HoldersGone { at })
+    let lease = node.lease_renewed_at?;
+    (closed && look.is_empty() && node.ready == Ready::True).then_some(Event::HoldersGone { at, lease })
 }
 
 fn kubernetes_empty(view: &View<'_>, handover: &Handover) -> Option<Event> {

@@ -76,7 +76,7 @@ impl<'a> View<'a> {
         let none = JobsSeen::new();
         let seen = handover.map_or(&none, |h| &h.jobs_seen);
         let due_back = handover.and_then(|h| h.due_back);
-        let last_holder_at = handover.and_then(|h| h.last_holder_at);
+        let lease_at_last_holder = handover.and_then(|h| h.lease_at_last_holder);
         Self {
             now,
             epoch,
@@ -95,7 +95,7 @@ impl<'a> View<'a> {
                 &facts.kubernetes,
                 &node.kubernetes,
                 look,
-                last_holder_at,
+                lease_at_last_holder,
             ),
         }
     }

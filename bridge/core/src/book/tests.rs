@@ -25,7 +25,7 @@ fn story() -> Vec<Event> {
         Event::Planned(adoption),
         step(EARLIER, Step::ClosingStarted),
         step(EARLIER, Step::Closed { uid: "uid-1".into() }),
-        step(EARLIER, Step::HoldersGone { at: at(1) }),
+        step(EARLIER, Step::HoldersGone { at: at(1), lease: at(1) }),
         step(EARLIER, Step::EmptyLook { at: at(2) }),
         step(EARLIER, Step::EmptyLook { at: at(3) }),
         step(EARLIER, Step::Permitted(evidence(Domain::Kubernetes))),

@@ -72,12 +72,13 @@ pub fn gate(facts: &Seen<Kubernetes>, name: &KubeNodeName) -> Gate {
     }
 }
 
-/// Is the Kubernetes side of the node empty? `look` is a LIST of this tick; `last_holder_at` when a holder was last seen.
+/// Is the Kubernetes side of the node empty? `look` is a LIST of this tick; `lease_at_last_holder`
+/// the Lease (by the kubelet's own clock, so that no two clocks are compared) when a holder was last seen.
 pub fn emptiness(
     facts: &Seen<Kubernetes>,
     name: &KubeNodeName,
     look: &Seen<NodeLook>,
-    last_holder_at: Option<Timestamp>,
+    lease_at_last_holder: Option<Timestamp>,
 ) -> Emptiness {
     let (kubernetes, node) = match find(facts, name) {
         Ok(found) => found,
@@ -98,12 +99,10 @@ pub fn emptiness(
     if !standing(kubernetes, node, name).no_execute {
         return Emptiness::Busy { by: vec![format!("taint {TAINT_SLURM}:NoExecute is not on yet")] };
     }
-    match (node.lease_renewed_at, last_holder_at) {
+    match (node.lease_renewed_at, lease_at_last_holder) {
         (None, _) => Emptiness::Unknown { why: "the Node has no Lease: its kubelet may be dead".to_owned() },
         (Some(renewed), Some(last)) if renewed <= last => Emptiness::Unknown {
-            why: format!(
-                "the kubelet has not renewed its Lease (last {renewed}) since a holder was seen ({last})"
-            ),
+            why: format!("the kubelet has not renewed its Lease of {renewed} since a holder was seen"),
         },
         (Some(_), _) => Emptiness::Empty,
     }

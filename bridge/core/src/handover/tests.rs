@@ -30,14 +30,14 @@ fn events() -> Vec<Event> {
         Event::DrainStarted,
         Event::JobsSeen { jobs: [(JobId(7), Some(at(1)))].into() },
         Event::EmptyLook { at: at(10) },
-        Event::BusyLook { at: at(10), holders: Holders::Seen },
+        Event::BusyLook { at: at(10), holders: Holders::Seen { lease: Some(at(9)) } },
         Event::Sealed,
         Event::Permitted(evidence(Domain::Slurm)),
         Event::Permitted(evidence(Domain::Kubernetes)),
         Event::Opened,
         Event::ClosingStarted,
         Event::Closed { uid: "u".into() },
-        Event::HoldersGone { at: at(10) },
+        Event::HoldersGone { at: at(10), lease: at(9) },
         Event::NodeReplaced { uid: "v".into() },
         Event::Extended { deadline: at(900) },
         Event::RollBack { why: "w".into() },
@@ -156,8 +156,8 @@ fn a_look_older_than_a_busy_one_proves_nothing() {
 #[test]
 fn the_look_that_showed_holders_gone_is_not_one_of_the_two_after_it() {
     let evicting = handover(CURRENT, 1, Domain::Slurm, State::Evicting);
-    let gone = evicting.next(at(20), &Event::HoldersGone { at: at(12) }).unwrap();
-    assert_eq!((gone.looks.count, gone.last_holder_at), (0, Some(at(12))));
+    let gone = evicting.next(at(20), &Event::HoldersGone { at: at(12), lease: at(11) }).unwrap();
+    assert_eq!((gone.looks.count, gone.lease_at_last_holder), (0, Some(at(11))));
     assert!(gone.next(at(20), &Event::EmptyLook { at: at(12) }).is_err());
     assert!(gone.next(at(20), &Event::EmptyLook { at: at(13) }).is_ok());
 }

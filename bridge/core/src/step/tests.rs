@@ -146,7 +146,7 @@ fn a_permit_that_was_interrupted_needs_two_looks_again() {
     case.node_look().holders.push(holder(pod("a", crate::facts::kubernetes::Eviction::Terminating)));
     assert_eq!(events(&mut case), ["busy look"]);
     let now = case.now;
-    assert_eq!(case.current().last_holder_at, Some(now));
+    assert_eq!(case.current().lease_at_last_holder, Some(now));
     case.node_look().holders.clear();
     for _ in 0..2 {
         case.later(1);

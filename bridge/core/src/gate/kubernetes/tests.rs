@@ -133,7 +133,7 @@ fn empty_is_no_holder_no_surprise_and_a_living_kubelet() {
         (
             "no holder ever seen",
             |c| {
-                c.current().last_holder_at = None;
+                c.current().lease_at_last_holder = None;
                 c.kube_node().lease_renewed_at = Some(at(7));
             },
             Has::Nothing,
