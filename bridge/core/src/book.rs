@@ -309,8 +309,11 @@ impl Book {
                 match to {
                     Domain::Slurm => {
                         record.slurm_closed_by = None;
-                        // Their drain stands again or was never ours: theirs to lift, not to be put back a second time.
-                        if let Some(found) = &mut record.found {
+                        // After a move their drain stands again, or they had lifted it: theirs from here on, not to be
+                        // put back a second time. An adoption for Slurm has not touched it yet.
+                        if next.purpose == Purpose::Move
+                            && let Some(found) = &mut record.found
+                        {
                             found.slurm_drain = None;
                         }
                     }
