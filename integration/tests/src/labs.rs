@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use gpu_bridge::{assemble, config};
 use gpu_bridge_labs::{kubernetes, slurm, wait_until};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::request::Request;
@@ -272,16 +272,20 @@ impl Labs {
 
     /// Waits until a pod runs; gives its node.
     pub async fn pod_runs(&self, name: &str) -> anyhow::Result<String> {
-        let pods: Api<Pod> = Api::default_namespaced(self.client().await?);
+        let client = self.client().await?;
+        let pods: Api<Pod> = Api::default_namespaced(client.clone());
+        let events: Api<Event> = Api::default_namespaced(client);
         let node = wait_until(&format!("pod {name} to run"), LIMIT, async || {
-            let pod = pods.get(name).await.map_err(|error| error.to_string())?;
-            let status = pod.status.unwrap_or_default();
-            if status.phase.as_deref() == Some("Running") {
+            let pod = pods.get_opt(name).await.map_err(|error| error.to_string())?.unwrap_or_default();
+            let phase = pod.status.and_then(|status| status.phase);
+            if phase.as_deref() == Some("Running") {
                 return Ok(pod.spec.and_then(|spec| spec.node_name).unwrap_or_default());
             }
-            // Why it is not scheduled, for the message.
-            let says = status.conditions.into_iter().flatten().filter_map(|condition| condition.message);
-            Err(format!("{:?}: {}", status.phase, says.collect::<Vec<_>>().join("; ")))
+            // What happened to it, for the message.
+            let its = ListParams::default().fields(&format!("involvedObject.name={name}"));
+            let events = events.list(&its).await.map_err(|error| error.to_string())?.items;
+            let says = events.into_iter().filter_map(|event| event.message).collect::<Vec<_>>().join("; ");
+            Err(format!("{phase:?}: {says}"))
         })
         .await?;
         Ok(node)

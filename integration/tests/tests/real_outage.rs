@@ -4,36 +4,62 @@
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
+use gpu_bridge::daemon::published::NodeStatus;
 use gpu_bridge_core::gate::Gate;
 use gpu_bridge_core::model::Domain::{self, Kubernetes, Slurm};
 use gpu_bridge_integration::daemon::Daemon;
 use gpu_bridge_integration::labs::{LIMIT, Labs};
-use gpu_bridge_labs::kubernetes::Part;
-use gpu_bridge_labs::slurm;
+use gpu_bridge_labs::{kubernetes, slurm};
+use tokio::time::Instant;
 
-/// How long each is away; long enough that slurmrestd has given up on slurmctld (20 s), and nobody thinks of a hiccup.
-const AWAY: Duration = Duration::from_secs(25);
+/// How long each is away: three times as long as slurmrestd waits for slurmctld, longer than a Node's Lease is good for.
+const AWAY: Duration = Duration::from_mins(1);
+
+/// What is stopped.
+enum Part {
+    Slurm(slurm::Daemon),
+    KubernetesApi,
+}
 
 /// Waits until the daemon says that it can't see a domain: that gate is Unknown, the other one stands as it stood.
-async fn goes_unknown(daemon: &Daemon, node: &str, away: Domain) -> anyhow::Result<()> {
-    let other = daemon.node(node).await?;
+async fn goes_unknown(daemon: &Daemon, before: &NodeStatus, away: Domain) -> anyhow::Result<()> {
     let published = daemon
         .until(&format!("{away} to be unknown"), LIMIT, |published| {
             published.domains.iter().any(|d| d.domain == away && d.unknown.is_some())
         })
         .await?;
-    let Some(now) = published.nodes.into_iter().find(|n| n.node.as_str() == node) else { bail!("no {node}") };
-    let (its, others, before) = match away {
-        Slurm => (now.slurm, now.kubernetes, other.kubernetes),
-        Kubernetes => (now.kubernetes, now.slurm, other.slurm),
+    let Some(now) = published.nodes.into_iter().find(|n| n.node == before.node) else {
+        bail!("no {}", before.node)
+    };
+    let (its, others, stood) = match away {
+        Slurm => (now.slurm, now.kubernetes, &before.kubernetes),
+        Kubernetes => (now.kubernetes, now.slurm, &before.slurm),
     };
     ensure!(matches!(its, Gate::Unknown { .. }), "{away} is away, and its gate is {its}");
-    ensure!(others == before, "the other gate was {before} and is {others}");
+    ensure!(others == *stood, "the other gate was {stood} and is {others}");
     ensure!(now.management == "managed", "an outage quarantines nothing: {}", now.management);
     Ok(())
 }
 
-async fn is_seen_again(daemon: &Daemon, domain: Domain) -> anyhow::Result<()> {
+/// Stops a part in the middle of gpu1's handover, sees that nothing moves while it is away, and starts it again.
+async fn away(labs: &Labs, daemon: &Daemon, part: Part) -> anyhow::Result<()> {
+    let domain = match part {
+        Part::Slurm(_) => Slurm,
+        Part::KubernetesApi => Kubernetes,
+    };
+    let before = daemon.node("gpu1").await?;
+    let back = Instant::now() + AWAY;
+    match &part {
+        Part::Slurm(part) => labs.slurm.stop(part).await?,
+        Part::KubernetesApi => labs.kubernetes.stop(&kubernetes::Part::ApiServer).await?,
+    }
+    goes_unknown(daemon, &before, domain).await?;
+    tokio::time::sleep_until(back).await;
+    goes_unknown(daemon, &before, domain).await?;
+    match &part {
+        Part::Slurm(part) => labs.slurm.start(part).await?,
+        Part::KubernetesApi => labs.kubernetes.start(&kubernetes::Part::ApiServer).await?,
+    }
     daemon
         .until(&format!("{domain} to be seen again"), LIMIT, |published| {
             published.domains.iter().all(|d| d.unknown.is_none())
@@ -62,23 +88,13 @@ async fn a_scheduler_that_is_away_changes_nothing() -> anyhow::Result<()> {
         .await?;
     let before = labs.marks("gpu1").await?;
 
-    // Each of Slurm's two in turn, while a job still runs on the draining node.
+    // The API server, then each of Slurm's two, while a job still runs on the draining node.
+    away(&labs, &daemon, Part::KubernetesApi).await?;
+    labs.marks_are("gpu1", &before).await?;
     for part in [slurm::Daemon::Slurmrestd, slurm::Daemon::Slurmctld] {
-        labs.slurm.stop(&part).await?;
-        goes_unknown(&daemon, "gpu1", Slurm).await?;
-        tokio::time::sleep(AWAY).await;
-        ensure!(daemon.node("gpu1").await?.kubernetes == Gate::Closed);
-        labs.slurm.start(&part).await?;
-        is_seen_again(&daemon, Slurm).await?;
+        away(&labs, &daemon, Part::Slurm(part)).await?;
         labs.marks_are("gpu1", &before).await?;
     }
-    // And the API server.
-    labs.kubernetes.stop(&Part::ApiServer).await?;
-    goes_unknown(&daemon, "gpu1", Kubernetes).await?;
-    tokio::time::sleep(AWAY).await;
-    labs.kubernetes.start(&Part::ApiServer).await?;
-    is_seen_again(&daemon, Kubernetes).await?;
-    labs.marks_are("gpu1", &before).await?;
     labs.no_job_was_lost(&[job]).await?;
     labs.slurm.exec_as("alice", &["scancel", &job.to_string()]).await?.ok()?;
     daemon.arrives("gpu1", Kubernetes).await?;
@@ -89,12 +105,8 @@ async fn a_scheduler_that_is_away_changes_nothing() -> anyhow::Result<()> {
     labs.keep_one("default", "held").await?;
     daemon.start_move("gpu1", Slurm).await?;
     daemon.reaches("gpu1", "evicting").await?;
-    labs.kubernetes.stop(&Part::ApiServer).await?;
-    goes_unknown(&daemon, "gpu1", Kubernetes).await?;
-    tokio::time::sleep(AWAY).await;
+    away(&labs, &daemon, Part::KubernetesApi).await?;
     ensure!(labs.slurm.node_state("gpu1").await?.contains("DRAIN"), "Slurm opened on a guess");
-    labs.kubernetes.start(&Part::ApiServer).await?;
-    is_seen_again(&daemon, Kubernetes).await?;
     labs.let_go("default", "held").await?;
     daemon.arrives("gpu1", Slurm).await?;
     watch.end().await?;
