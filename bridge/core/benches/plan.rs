@@ -298,6 +298,7 @@ fn plan(criterion: &mut Criterion) {
     let facts = Facts {
         slurm: Seen::At { at: now(), value: slurm() },
         kubernetes: Seen::At { at: now(), value: kubernetes() },
+        kubernetes_missed: None,
     };
     let look = look();
     let wants = [want(5500, 0), want(6000, 12), want(5200, 36), want(5800, 60)];

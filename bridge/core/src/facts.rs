@@ -48,4 +48,6 @@ pub struct Facts {
     pub slurm: Seen<slurm::Slurm>,
     /// Kubernetes' word.
     pub kubernetes: Seen<kubernetes::Kubernetes>,
+    /// The last look that Kubernetes did not answer, if there was one since the daemon's start.
+    pub kubernetes_missed: Option<Timestamp>,
 }

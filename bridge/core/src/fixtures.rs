@@ -144,7 +144,11 @@ pub(crate) fn facts(now: Timestamp) -> Facts {
     for i in 1..=4 {
         close_kubernetes(&mut kubernetes, i, EARLIER);
     }
-    Facts { slurm: Seen::At { at: now, value: slurm }, kubernetes: Seen::At { at: now, value: kubernetes } }
+    Facts {
+        slurm: Seen::At { at: now, value: slurm },
+        kubernetes: Seen::At { at: now, value: kubernetes },
+        kubernetes_missed: None,
+    }
 }
 
 pub(crate) fn close_kubernetes(kubernetes: &mut Kubernetes, i: u32, by: HandoverId) {

@@ -171,6 +171,7 @@ impl World {
         Facts {
             slurm: Seen::At { at: self.now, value: slurm },
             kubernetes: Seen::At { at: self.now, value: kubernetes },
+            kubernetes_missed: None,
         }
     }
 

@@ -4,6 +4,8 @@
 //! [`permit`] is the only maker of a [`Permit`], and no action that opens a gate is made without one ([`crate::want`]).
 //! [`violation`] checks the same rule again, independently, over what was observed.
 
+use jiff::SignedDuration;
+
 use crate::book::{Book, Management, Record};
 use crate::denied::Denied;
 use crate::facts::kubernetes::{Effect, GuardState, Node as KubeNode, Ready};
@@ -14,6 +16,11 @@ use crate::ids::NodeName;
 use crate::mark::{TAINT_DRAINING, TAINT_SLURM};
 use crate::model::{Domain, NodeWordRule, Site};
 use crate::view::View;
+
+/// How long after an API server's outage its clients may go on without a watch: client-go tries again every 30 s, doubled
+/// by jitter (`tools/cache/reflector.go`, v0.36). Meanwhile a kubelet refuses, and the taint eviction controller deletes,
+/// pods that were bound after our NoExecute went: both still see it.
+const WATCHES_BACK_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 /// Allows one gate of one node to be opened, in this tick. Only [`permit`] makes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,6 +153,17 @@ pub fn node_word(view: &View<'_>) -> Result<NodeWord, Denied> {
 /// Is the Node fit to be delivered to Kubernetes? A Ready Node with 0 GPUs is not capacity.
 pub fn fit_for_kubernetes(view: &View<'_>) -> Result<(), Denied> {
     let not = |why: String| Err(Denied::NotFit { why });
+    if let Some(missed) = view.facts.kubernetes_missed {
+        let since = missed.duration_until(view.now);
+        // Negative: the clock was set back since. This is about comfort, so nothing waits for hours because of it.
+        if !since.is_negative() && since < WATCHES_BACK_AFTER {
+            return not(format!(
+                "the API server did not answer {} s ago: for a minute its kubelets and controllers may still go by the \
+                 taints from before, and would turn new pods away",
+                since.as_secs()
+            ));
+        }
+    }
     let node: &KubeNode = match gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes) {
         Ok((_, node)) => node,
         Err(why) => return not(why),

@@ -122,6 +122,7 @@ impl<D: Disk> Engine<D> {
             facts: Arc::new(Facts {
                 slurm: Seen::unknown("not looked at yet"),
                 kubernetes: Seen::unknown("not looked at yet"),
+                kubernetes_missed: None,
             }),
             looks: BTreeMap::new(),
             probes: BTreeMap::new(),
@@ -186,7 +187,9 @@ impl<D: Disk> Engine<D> {
         let at = clock.now();
         let (slurm, kubernetes) =
             futures::join!(self.parts.slurm.look(&watched), self.parts.kubernetes.look());
-        self.facts = Arc::new(Facts { slurm: seen(at, slurm), kubernetes: seen(at, kubernetes) });
+        let kubernetes_missed = if kubernetes.is_err() { Some(at) } else { self.facts.kubernetes_missed };
+        self.facts =
+            Arc::new(Facts { slurm: seen(at, slurm), kubernetes: seen(at, kubernetes), kubernetes_missed });
         self.looks.clear();
         self.probes.clear();
         if self.facts.kubernetes.value().is_none() {

@@ -227,3 +227,15 @@ fn a_job_of_slurms_beside_an_open_kubernetes_gate_is_a_violation() {
     case.facts.kubernetes = Seen::unknown("away");
     case.judge(|view| assert_eq!(violation(view), None, "unknown quarantines nothing"));
 }
+
+/// Real Kubernetes 1.36: pods bound to a node that opened seconds after the API server was back were deleted by the taint
+/// eviction controller, or Failed at their kubelet's admission; both still went by the NoExecute from before the outage.
+#[test]
+fn a_node_is_not_delivered_to_kubernetes_until_its_clients_watch_again() {
+    let mut case = Case::to_kubernetes(State::Canary);
+    case.judge(|view| assert_eq!(fit_for_kubernetes(view), Ok(())));
+    for (ago, fit) in [(0, false), (59, false), (60, true), (3_600, true), (-1, true)] {
+        case.facts.kubernetes_missed = Some(case.now - SignedDuration::from_secs(ago));
+        case.judge(|view| assert_eq!(fit_for_kubernetes(view).is_ok(), fit, "{ago} s"));
+    }
+}
