@@ -63,9 +63,8 @@ pub fn propose(
         }
     }
     let unseen = |why: String| Denied::NotFit { why: format!("it must be seen on both sides: {why}") };
-    let (_, slurm_node) = gate::slurm::find(&facts.slurm, &node.slurm).map_err(unseen)?;
-    let (kubernetes, kube_node) =
-        gate::kubernetes::find(&facts.kubernetes, &node.kubernetes).map_err(unseen)?;
+    let in_slurm = gate::slurm::find(&facts.slurm, &node.slurm).map_err(unseen)?;
+    let in_kubernetes = gate::kubernetes::find(&facts.kubernetes, &node.kubernetes).map_err(unseen)?;
     let look = match look {
         Seen::Unknown { why } => return Err(unseen(why.clone())),
         Seen::At { value, .. } => value,
@@ -110,7 +109,7 @@ pub fn propose(
     let found = match &record.found {
         // Adopted before and quarantined since: what was found is what was found then.
         Some(found) => found.clone(),
-        None => found(site, node, slurm_node, kubernetes, kube_node),
+        None => found(site, in_slurm, in_kubernetes),
     };
     let closes = match owner {
         Domain::Slurm => format!(
@@ -142,12 +141,11 @@ pub fn propose(
 
 fn found(
     site: &Site,
-    node: &Node,
-    slurm: &crate::facts::slurm::Node,
-    kubernetes: &crate::facts::kubernetes::Kubernetes,
-    kube_node: &crate::facts::kubernetes::Node,
+    in_slurm: gate::slurm::SeenNode<'_>,
+    in_kubernetes: gate::kubernetes::SeenNode<'_>,
 ) -> Found {
-    let slurm_drain = match gate::slurm::drain_of(slurm) {
+    let gate::kubernetes::SeenNode { node: kube_node, standing, .. } = in_kubernetes;
+    let slurm_drain = match in_slurm.drain {
         gate::slurm::Drain::Theirs { text, .. } => Some(text),
         gate::slurm::Drain::Ours(_) | gate::slurm::Drain::None => None,
     };
@@ -169,8 +167,7 @@ fn found(
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect(),
         annotation: None,
-        listed: kubernetes.gate.as_ref().is_some_and(|gate| gate.closed.contains(&node.kubernetes))
-            && kube_node.handover_annotation.is_none(),
+        listed: standing.listed && kube_node.handover_annotation.is_none(),
     }
 }
 

@@ -69,13 +69,13 @@ impl fmt::Display for Emptiness {
     }
 }
 
-/// Open where no guard stands, closed where all do, weakened in between.
-fn from_guards(guards: &[(bool, String)]) -> Gate {
-    let missing: Vec<String> =
-        guards.iter().filter(|(stands, _)| !stands).map(|(_, name)| name.clone()).collect();
+/// Open where no guard stands, closed where all do, weakened in between. Each guard is `None` where it stands, else what
+/// is missing.
+fn from_guards<const N: usize>(guards: [Option<String>; N]) -> Gate {
+    let missing: Vec<String> = guards.into_iter().flatten().collect();
     if missing.is_empty() {
         Gate::Closed
-    } else if missing.len() == guards.len() {
+    } else if missing.len() == N {
         Gate::Open
     } else {
         Gate::Weakened { missing }

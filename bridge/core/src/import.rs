@@ -69,16 +69,16 @@ struct Marks {
 
 fn marks_of(node: &Node, facts: &Facts) -> Marks {
     let mut marks = Marks::default();
-    if let Ok((_, slurm)) = gate::slurm::find(&facts.slurm, &node.slurm)
-        && let Drain::Ours(reason) = gate::slurm::drain_of(slurm)
+    if let Ok(seen) = gate::slurm::find(&facts.slurm, &node.slurm)
+        && let Drain::Ours(reason) = seen.drain
     {
         marks.slurm = Some(reason.handover);
         marks.epoch = Some(reason.epoch);
     }
-    if let Ok((kubernetes, kube)) = gate::kubernetes::find(&facts.kubernetes, &node.kubernetes) {
-        let standing = gate::kubernetes::standing(kubernetes, kube, &node.kubernetes);
-        marks.kubernetes_closed = standing.listed || standing.draining;
-        if let Some(annotation) = kube.handover_annotation.as_deref().and_then(HandoverAnnotation::parse) {
+    if let Ok(seen) = gate::kubernetes::find(&facts.kubernetes, &node.kubernetes) {
+        marks.kubernetes_closed = seen.standing.listed || seen.standing.draining;
+        if let Some(annotation) = seen.node.handover_annotation.as_deref().and_then(HandoverAnnotation::parse)
+        {
             marks.kubernetes = Some(annotation.handover);
             marks.epoch = marks.epoch.max(Some(annotation.epoch));
         }

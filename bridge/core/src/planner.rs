@@ -2,7 +2,7 @@
 //! home when it is no longer wanted. It knows what policies want and what the arbiter grants; it decides nothing about
 //! gates, and a plan of it is a plain value: the executor has no choices left.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::book::Book;
 use crate::denied::Denied;
 use crate::facts::Facts;
 use crate::facts::kubernetes::Ready;
-use crate::facts::slurm::{BaseState, JobState, NodeFlag, Slurm};
+use crate::facts::slurm::{BaseState, Free, Index, NodeFlag};
 use crate::handover::{Handover, Purpose, Requester, State};
 use crate::ids::{HandoverId, NodeName, PolicyName, PoolName, SlurmNodeName, Ticket};
 use crate::model::{Domain, Node, Pool, Site};
@@ -146,6 +146,8 @@ pub struct Situation<'a> {
     pub book: &'a Book,
     /// The look at both schedulers.
     pub facts: &'a Facts,
+    /// Slurm's half of it, ordered by node.
+    pub index: &'a Index<'a>,
 }
 
 /// What is not to be taken now, by name: why (a blackout).
@@ -158,7 +160,6 @@ pub fn plan(situation: Situation<'_>, wants: &[Want], freeze: &Freeze) -> Plan {
         situation,
         census: Census::new(situation.site, situation.book, situation.now),
         healthy: None,
-        taken: BTreeSet::new(),
         plan: Plan::default(),
     };
     let mut by_pool: BTreeMap<&PoolName, Vec<&Want>> = situation
@@ -253,42 +254,26 @@ fn longest_limit(situation: Situation<'_>, node: &SlurmNodeName) -> SignedDurati
         .map_or(FARTHEST_RESERVATION, |limit| limit.min(FARTHEST_RESERVATION))
 }
 
-/// When a node's last job must have ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Free {
-    /// No job.
-    Now,
-    /// By then.
-    By(Timestamp),
-    /// A job without a time limit: never "soon".
-    Never,
-}
-
-fn busy_until(slurm: &Slurm) -> HashMap<&SlurmNodeName, Free> {
-    let mut until = HashMap::with_capacity(slurm.nodes.len());
-    for job in slurm.jobs.values() {
-        if job.state == JobState::Pending || job.state == JobState::Finished {
-            continue;
-        }
-        let free = job.end_by.map_or(Free::Never, Free::By);
-        for node in &job.nodes {
-            let entry = until.entry(node).or_insert(free);
-            *entry = (*entry).max(free);
-        }
-    }
-    until
+/// A node of Slurm's that could be taken.
+#[derive(Debug, Clone, Copy)]
+struct Candidate<'a> {
+    node: &'a Node,
+    /// The pool it serves.
+    from: &'a PoolName,
+    free: Free,
+    /// By this plan.
+    taken: bool,
 }
 
 struct Planner<'a> {
     situation: Situation<'a>,
     census: Census,
-    /// Healthy nodes with when they are free, by name; looked up when the first node is to be taken.
-    healthy: Option<Vec<(Free, &'a NodeName)>>,
-    taken: BTreeSet<NodeName>,
+    /// By name; looked up when the first one is to be taken.
+    healthy: Option<Vec<Candidate<'a>>>,
     plan: Plan,
 }
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
     /// Walks through the instants at which the pool's target changes, and takes what is missing at each. What exceeds
     /// the present target goes home.
     fn pool(&mut self, pool: &PoolName, wants: &[&Want], freeze: &Freeze) {
@@ -297,6 +282,7 @@ impl Planner<'_> {
         times.extend(wants.iter().map(|w| w.until).filter(|until| *until > now));
         times.insert(now);
         let mut arrivals = self.arrivals(pool);
+        let staying = self.staying(pool);
         let mut have = self.census.of(pool).present;
         for at in times {
             let target = target(wants, at);
@@ -311,7 +297,7 @@ impl Planner<'_> {
                 have -= self.give_back(pool, have - target);
             } else if at > now {
                 // By then they will have gone home.
-                have = have.min(target.max(self.staying(pool)));
+                have = have.min(target.max(staying));
             }
             have += kept;
             if have < target
@@ -367,7 +353,7 @@ impl Planner<'_> {
     }
 
     /// Nodes that serve the pool and are in no handover, with whether a policy placed them.
-    fn placed(&self, pool: &PoolName) -> impl Iterator<Item = (&Node, bool)> {
+    fn placed(&self, pool: &PoolName) -> impl Iterator<Item = (&'a Node, bool)> {
         let Situation { site, book, .. } = self.situation;
         site.nodes.values().filter_map(move |node| {
             let record = book.nodes.get(&node.name)?;
@@ -383,10 +369,10 @@ impl Planner<'_> {
 
     /// Sends surplus nodes home; gives how many.
     fn give_back(&mut self, pool: &PoolName, surplus: u32) -> u32 {
-        let candidates: Vec<NodeName> = self
+        let candidates: Vec<&NodeName> = self
             .placed(pool)
             .filter(|(node, by_policy)| *by_policy && node.home != *pool)
-            .map(|(node, _)| node.name.clone())
+            .map(|(node, _)| &node.name)
             .collect();
         let mut given = 0;
         for name in candidates.into_iter().rev() {
@@ -394,7 +380,7 @@ impl Planner<'_> {
                 break;
             }
             let Ok((node, from)) =
-                arbiter::movable(self.situation.site, self.situation.book, &name, Domain::Slurm)
+                arbiter::movable(self.situation.site, self.situation.book, name, Domain::Slurm)
             else {
                 continue;
             };
@@ -425,15 +411,15 @@ impl Planner<'_> {
         let begins_now = at <= self.situation.now;
         let mut taken = 0;
         let mut why_not: Option<Denied> = None;
-        for name in self.candidates(at) {
+        let healthy = self.healthy.get_or_insert_with(|| healthy(self.situation));
+        let mut candidates: Vec<&mut Candidate<'_>> = healthy.iter_mut().filter(|one| !one.taken).collect();
+        // Those free at `at` first, by name (the order that they are in), then the soonest free.
+        candidates.sort_by_key(|one| one.free.max(Free::By(at)));
+        for candidate in candidates {
+            let Candidate { node, from, .. } = *candidate;
             if taken == missing {
                 break;
             }
-            let Ok((node, from)) =
-                arbiter::movable(self.situation.site, self.situation.book, &name, Domain::Kubernetes)
-            else {
-                continue;
-            };
             if let Err(denied) = arbiter::check(self.situation.site, &self.census, from, pool, begins_now) {
                 why_not.get_or_insert(denied);
                 continue;
@@ -452,7 +438,7 @@ impl Planner<'_> {
                 want.ticket.clone(),
             );
             self.census.grant(from, pool, begins_now);
-            self.taken.insert(name);
+            candidate.taken = true;
             self.plan.moves.push(one);
             taken += 1;
         }
@@ -467,56 +453,40 @@ impl Planner<'_> {
         }
         taken
     }
-
-    /// Healthy nodes of Slurm, in the order in which they are taken: those free at `at` first (by name), then the soonest
-    /// free. A node whose state is unknown on either side is no candidate.
-    fn candidates(&mut self, at: Timestamp) -> Vec<NodeName> {
-        let situation = self.situation;
-        let healthy = self.healthy.get_or_insert_with(|| healthy(situation));
-        let mut candidates: Vec<(Free, &NodeName)> = healthy
-            .iter()
-            .filter(|(_, name)| !self.taken.contains(*name))
-            .map(|(free, name)| (if *free <= Free::By(at) { Free::Now } else { *free }, *name))
-            .collect();
-        candidates.sort_unstable();
-        candidates.into_iter().map(|(_, name)| name.clone()).collect()
-    }
 }
 
-/// Nodes of Slurm's that are up on both sides, each with when its last job must have ended.
-fn healthy(situation: Situation<'_>) -> Vec<(Free, &NodeName)> {
-    let (Some(slurm), Some(kubernetes)) = (situation.facts.slurm.value(), situation.facts.kubernetes.value())
-    else {
+/// Nodes of Slurm's that are free to move and up on both sides. One whose state is unknown on either side is none.
+fn healthy(situation: Situation<'_>) -> Vec<Candidate<'_>> {
+    let Situation { site, book, facts, index, .. } = situation;
+    let (Some(slurm), Some(kubernetes)) = (facts.slurm.value(), facts.kubernetes.value()) else {
         return Vec::new();
     };
-    let busy_until = busy_until(slurm);
-    let movable = |node: &&Node| {
-        arbiter::movable(situation.site, situation.book, &node.name, Domain::Kubernetes).is_ok()
-    };
-    situation
-        .site
-        .nodes
-        .values()
-        .filter(movable)
-        .filter(|node| {
-            let healthy_in_slurm = slurm.nodes.get(&node.slurm).is_some_and(|n| {
-                let up = match n.state {
-                    BaseState::Idle | BaseState::Mixed | BaseState::Allocated => true,
-                    BaseState::Down
-                    | BaseState::Future
-                    | BaseState::Error
-                    | BaseState::Unknown
-                    | BaseState::Other(_) => false,
-                };
-                up && !n.flags.contains(&NodeFlag::Drain) && !n.flags.contains(&NodeFlag::NotResponding)
-            });
-            let healthy_in_kubernetes = kubernetes.nodes.get(&node.kubernetes).is_some_and(|n| {
-                n.ready == Ready::True && !n.unschedulable && n.allocatable_gpus == node.gpus
-            });
-            healthy_in_slurm && healthy_in_kubernetes
+    let candidate = |name: &NodeName| {
+        let (node, from) = arbiter::movable(site, book, name, Domain::Kubernetes).ok()?;
+        let in_slurm = slurm.nodes.get(&node.slurm)?;
+        let up = match in_slurm.state {
+            BaseState::Idle | BaseState::Mixed | BaseState::Allocated => true,
+            BaseState::Down
+            | BaseState::Future
+            | BaseState::Error
+            | BaseState::Unknown
+            | BaseState::Other(_) => false,
+        };
+        let healthy_in_slurm = up
+            && !in_slurm.flags.contains(&NodeFlag::Drain)
+            && !in_slurm.flags.contains(&NodeFlag::NotResponding);
+        let in_kubernetes = kubernetes.nodes.get(&node.kubernetes)?;
+        let healthy_in_kubernetes = in_kubernetes.ready == Ready::True
+            && !in_kubernetes.unschedulable
+            && in_kubernetes.allocatable_gpus == node.gpus;
+        (healthy_in_slurm && healthy_in_kubernetes).then(|| Candidate {
+            node,
+            from,
+            free: index.free(&node.slurm),
+            taken: false,
         })
-        .map(|node| (busy_until.get(&node.slurm).copied().unwrap_or(Free::Now), &node.name))
-        .collect()
+    };
+    site.nodes.keys().filter_map(candidate).collect()
 }
 
 /// Nodes wanted at an instant: policies are not added up, the largest want of the pool counts.

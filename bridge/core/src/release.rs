@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::event::{Action, ReleaseMode};
 use crate::facts::kubernetes::{self, Effect, Marks, Node as KubeNode, Taint};
 use crate::facts::slurm;
-use crate::gate::{self, slurm::Drain};
+use crate::gate::{kubernetes::SeenNode, slurm::Drain};
 use crate::mark::{self, LABEL_OWNER, TAINT_DRAINING, TAINT_RELEASED, TAINT_SLURM};
 use crate::model::Domain;
 use crate::view::View;
@@ -24,13 +24,11 @@ pub fn actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<Action>
 
 /// Were both sides looked at, and does neither bear a mark of ours?
 pub fn is_done(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> bool {
-    let seen = view.facts.slurm.value().is_some_and(|s| s.nodes.contains_key(&view.node.slurm))
-        && view.facts.kubernetes.value().is_some_and(|k| k.nodes.contains_key(&view.node.kubernetes));
-    seen && actions(view, owner, mode).is_empty()
+    view.in_slurm.is_ok() && view.in_kubernetes.is_ok() && actions(view, owner, mode).is_empty()
 }
 
 fn slurm_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<slurm::Action> {
-    let Ok((_, node)) = gate::slurm::find(&view.facts.slurm, &view.node.slurm) else { return Vec::new() };
+    let Ok(seen) = &view.in_slurm else { return Vec::new() };
     let mut actions = Vec::new();
     let name = view.node.slurm.clone();
     let plain = match (mode, owner) {
@@ -38,13 +36,13 @@ fn slurm_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<slurm
         (ReleaseMode::Plain, Domain::Kubernetes) => Some(PLAIN_REASON.to_owned()),
         (ReleaseMode::Plain, Domain::Slurm) => None,
     };
-    match (gate::slurm::our_reason(node), plain) {
+    match (seen.our_reason(), plain) {
         (Some(ours), Some(reason)) => {
             actions.push(slurm::Action::Drain { node: name.clone(), reason, over: Some(ours) });
         }
         (Some(ours), None) => actions.push(slurm::Action::Undrain { node: name.clone(), reason: ours }),
         // Somebody took ours away: without a plain one the last guard would go with our reservation.
-        (None, Some(reason)) if mode == ReleaseMode::Plain && gate::slurm::drain_of(node) == Drain::None => {
+        (None, Some(reason)) if mode == ReleaseMode::Plain && seen.drain == Drain::None => {
             actions.push(slurm::Action::Drain { node: name.clone(), reason, over: None });
         }
         (None, Some(_) | None) => {}
@@ -56,9 +54,7 @@ fn slurm_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<slurm
 }
 
 fn kubernetes_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<kubernetes::Action> {
-    let Ok((facts, node)) = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes) else {
-        return Vec::new();
-    };
+    let Ok(SeenNode { node, standing, .. }) = &view.in_kubernetes else { return Vec::new() };
     let name = &view.node.kubernetes;
     let marks = match mode {
         ReleaseMode::AsFound => want::found_marks(view, node),
@@ -70,7 +66,7 @@ fn kubernetes_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<
     if !want::bears(node, &marks) {
         actions.push(kubernetes::Action::Mark(marks));
     }
-    if gate::kubernetes::standing(facts, node, name).listed && !keep_listed {
+    if standing.listed && !keep_listed {
         actions.push(kubernetes::Action::OpenGate { node: name.clone() });
     }
     actions

@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 
 use crate::book::{Book, Management, Record};
 use crate::denied::Denied;
-use crate::facts::kubernetes::{Effect, GuardState, Node as KubeNode, Ready};
+use crate::facts::kubernetes::{Effect, GuardState, Ready};
 use crate::facts::slurm::{BaseState, NodeFlag};
 use crate::gate::{self, Emptiness, Gate};
 use crate::handover::{Evidence, Handover, LOOKS_NEEDED, NodeWord, Purpose, State};
@@ -41,15 +41,14 @@ pub fn permit(view: &View<'_>, opening: Domain) -> Result<Permit, Denied> {
         return Err(Denied::Quarantined { node: view.node.name.clone(), why: why.clone() });
     }
     let other = opening.other();
-    let gate = view.gate(other).clone();
-    match gate {
-        Gate::Closed => {}
-        Gate::Open | Gate::Weakened { .. } | Gate::Unknown { .. } => {
-            return Err(Denied::NotClosed { domain: other, gate });
+    let gate = match view.gate(other) {
+        gate @ Gate::Closed => gate.clone(),
+        gate @ (Gate::Open | Gate::Weakened { .. } | Gate::Unknown { .. }) => {
+            return Err(Denied::NotClosed { domain: other, gate: gate.clone() });
         }
-    }
+    };
     guards_stand(view)?;
-    let emptiness = view.emptiness(other).clone();
+    let emptiness = view.emptiness(other);
     match emptiness {
         Emptiness::Empty => {}
         Emptiness::Busy { .. } | Emptiness::Unknown { .. } => {
@@ -164,9 +163,9 @@ pub fn fit_for_kubernetes(view: &View<'_>) -> Result<(), Denied> {
             ));
         }
     }
-    let node: &KubeNode = match gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes) {
-        Ok((_, node)) => node,
-        Err(why) => return not(why),
+    let node = match &view.in_kubernetes {
+        Ok(seen) => seen.node,
+        Err(why) => return not(why.clone()),
     };
     if node.ready != Ready::True {
         return not("the Node is not Ready".to_owned());
@@ -187,11 +186,11 @@ pub fn fit_for_kubernetes(view: &View<'_>) -> Result<(), Denied> {
 /// Is the node delivered to Slurm? A person's own drain is respected: then it is theirs to open.
 pub fn delivered_to_slurm(view: &View<'_>) -> Result<(), Denied> {
     let not = |why: String| Err(Denied::NotFit { why });
-    let node = match gate::slurm::find(&view.facts.slurm, &view.node.slurm) {
-        Ok((_, node)) => node,
-        Err(why) => return not(why),
+    let gate::slurm::SeenNode { node, drain, .. } = match &view.in_slurm {
+        Ok(seen) => seen,
+        Err(why) => return not(why.clone()),
     };
-    match gate::slurm::drain_of(node) {
+    match drain {
         gate::slurm::Drain::Theirs { .. } => return Ok(()),
         gate::slurm::Drain::Ours(_) | gate::slurm::Drain::None => {}
     }
@@ -216,18 +215,14 @@ pub fn violation(view: &View<'_>) -> Option<String> {
     if view.record.owner().is_none() || releasing(view) || adopting(view) {
         return None;
     }
-    let jobs = gate::slurm::jobs_on(view.index, &view.node.slurm);
     if view.record.owner() == Some(Domain::Kubernetes)
         && view.kubernetes == Gate::Open
-        && let Some(job) = jobs.keys().next()
+        && let Some((job, _)) = gate::slurm::jobs_on(view.index, &view.node.slurm).first_key_value()
     {
         return Some(format!("the Kubernetes gate is open, and Slurm has job {job} on it"));
     }
     // Whoever drained it: a drained node starts nothing, so a person's DRAIN in place of ours is no open gate.
-    let drained = match gate::slurm::find(&view.facts.slurm, &view.node.slurm) {
-        Ok((_, node)) => gate::slurm::drain_of(node) != gate::slurm::Drain::None,
-        Err(_) => false,
-    };
+    let drained = view.in_slurm.as_ref().is_ok_and(|seen| seen.drain != gate::slurm::Drain::None);
     (view.slurm == Gate::Open && !drained && view.kubernetes == Gate::Open).then(|| {
         "both gates were seen open: the Slurm and the Kubernetes scheduler may start work on it".to_owned()
     })

@@ -4,7 +4,7 @@
 use jiff::SignedDuration;
 
 use crate::facts::kubernetes::{BindingProbe, GuardState, Ready};
-use crate::gate::{self, Emptiness, Gate};
+use crate::gate::{self, Emptiness, Gate, kubernetes::SeenNode};
 use crate::handover::{Event, Handover, Holders, LOOKS_NEEDED, Purpose, State};
 use crate::model::{Domain, Escalation};
 use crate::safety;
@@ -39,7 +39,7 @@ pub fn waits_for(view: &View<'_>) -> Vec<String> {
         }
         match view.emptiness(domain) {
             Emptiness::Empty => {}
-            Emptiness::Busy { by } => waits.extend(by.iter().cloned()),
+            Emptiness::Busy { by } => waits.extend(by),
             Emptiness::Unknown { why } => waits.push(format!("a look at {domain}: {why}")),
         }
         waits
@@ -161,7 +161,7 @@ fn reserved(view: &View<'_>, handover: &Handover) -> Option<Event> {
 /// Counts looks that show `domain` closed and empty; anything else starts the count again.
 fn count_looks(view: &View<'_>, handover: &Handover, domain: Domain) -> Option<Event> {
     let at = view.looked_at(domain);
-    let good = *view.gate(domain) == Gate::Closed && *view.emptiness(domain) == Emptiness::Empty;
+    let good = *view.gate(domain) == Gate::Closed && view.emptiness(domain) == Emptiness::Empty;
     match (good, at) {
         (true, Some(at)) => {
             let newer = handover.looks.last.is_none_or(|last| at > last);
@@ -175,8 +175,8 @@ fn count_looks(view: &View<'_>, handover: &Handover, domain: Domain) -> Option<E
 fn holders(view: &View<'_>) -> Holders {
     match view.look.value() {
         Some(look) if !look.holders.is_empty() => {
-            let node = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes);
-            Holders::Seen { lease: node.ok().and_then(|(_, node)| node.lease_renewed_at) }
+            let seen = view.in_kubernetes.as_ref();
+            Holders::Seen { lease: seen.ok().and_then(|seen| seen.node.lease_renewed_at) }
         }
         Some(_) | None => Holders::NotSeen,
     }
@@ -184,7 +184,7 @@ fn holders(view: &View<'_>) -> Holders {
 
 /// Seen busy again (not merely unseen): back to draining.
 fn slurm_busy_again(view: &View<'_>) -> Option<Event> {
-    match &view.slurm_emptiness {
+    match view.emptiness(Domain::Slurm) {
         Emptiness::Busy { .. } => Some(Event::BusyLook {
             at: view.looked_at(Domain::Slurm).unwrap_or(view.now),
             holders: Holders::NotSeen,
@@ -210,22 +210,20 @@ fn canary(view: &View<'_>, _handover: &Handover) -> Option<Event> {
 }
 
 fn closing(view: &View<'_>, _handover: &Handover) -> Option<Event> {
-    let (kubernetes, node) = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes).ok()?;
-    let standing = gate::kubernetes::standing(kubernetes, node, &view.node.kubernetes);
+    let SeenNode { node, standing, .. } = view.in_kubernetes.as_ref().ok()?;
     let refused = view.probe.value() == Some(&BindingProbe::Refused);
     (standing.listed && standing.draining && refused).then(|| Event::Closed { uid: node.uid.clone() })
 }
 
 fn replaced(view: &View<'_>, handover: &Handover) -> Option<Event> {
-    let (_, node) = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes).ok()?;
+    let SeenNode { node, .. } = view.in_kubernetes.as_ref().ok()?;
     let known = handover.node_uid.as_ref()?;
     (node.uid != *known).then(|| Event::NodeReplaced { uid: node.uid.clone() })
 }
 
 /// The gate must still stand: NoExecute would kill what was bound past it since, without an eviction.
 fn evicting(view: &View<'_>) -> Option<Event> {
-    let (kubernetes, node) = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes).ok()?;
-    let standing = gate::kubernetes::standing(kubernetes, node, &view.node.kubernetes);
+    let SeenNode { kubernetes, node, standing } = view.in_kubernetes.as_ref().ok()?;
     let closed = standing.listed && standing.draining && kubernetes.guards.bindings == GuardState::Standing;
     let look = view.look.value()?;
     let at = view.looked_at(Domain::Kubernetes)?;

@@ -34,14 +34,14 @@ pub struct View<'a> {
     pub look: &'a Seen<NodeLook>,
     /// The answer to a dry-run binding, where it was asked.
     pub probe: &'a Seen<BindingProbe>,
+    /// The node as Slurm shows it, or why it can't be judged.
+    pub in_slurm: Result<gate::slurm::SeenNode<'a>, String>,
+    /// The Node as Kubernetes shows it, or why it can't be judged.
+    pub in_kubernetes: Result<gate::kubernetes::SeenNode<'a>, String>,
     /// The Slurm gate.
     pub slurm: Gate,
-    /// The Slurm side's emptiness.
-    pub slurm_emptiness: Emptiness,
     /// The Kubernetes gate.
     pub kubernetes: Gate,
-    /// The Kubernetes side's emptiness.
-    pub kubernetes_emptiness: Emptiness,
 }
 
 /// What [`View::new`] is made of.
@@ -73,10 +73,8 @@ impl<'a> View<'a> {
     /// Judges one node's looks.
     pub fn new(inputs: Inputs<'a>) -> Self {
         let Inputs { now, epoch, site, node, record, handover, facts, index, look, probe } = inputs;
-        let none = JobsSeen::new();
-        let seen = handover.map_or(&none, |h| &h.jobs_seen);
-        let due_back = handover.and_then(|h| h.due_back);
-        let lease_at_last_holder = handover.and_then(|h| h.lease_at_last_holder);
+        let in_slurm = gate::slurm::find(&facts.slurm, &node.slurm);
+        let in_kubernetes = gate::kubernetes::find(&facts.kubernetes, &node.kubernetes);
         Self {
             now,
             epoch,
@@ -88,15 +86,10 @@ impl<'a> View<'a> {
             index,
             look,
             probe,
-            slurm: gate::slurm::gate(index, &node.slurm, record.slurm_closed_by, now),
-            slurm_emptiness: gate::slurm::emptiness(index, &node.slurm, seen, due_back, now),
-            kubernetes: gate::kubernetes::gate(&facts.kubernetes, &node.kubernetes),
-            kubernetes_emptiness: gate::kubernetes::emptiness(
-                &facts.kubernetes,
-                &node.kubernetes,
-                look,
-                lease_at_last_holder,
-            ),
+            slurm: gate::slurm::gate(&in_slurm, index, &node.slurm, record.slurm_closed_by, now),
+            kubernetes: gate::kubernetes::gate(&in_kubernetes),
+            in_slurm,
+            in_kubernetes,
         }
     }
 
@@ -108,11 +101,22 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A domain's emptiness.
-    pub fn emptiness(&self, domain: Domain) -> &Emptiness {
+    /// A domain's emptiness. Judged when it is asked for: of most nodes, in most ticks, nobody asks, and a busy node has
+    /// much to tell.
+    pub fn emptiness(&self, domain: Domain) -> Emptiness {
+        let handover = self.handover;
         match domain {
-            Domain::Slurm => &self.slurm_emptiness,
-            Domain::Kubernetes => &self.kubernetes_emptiness,
+            Domain::Slurm => {
+                let none = JobsSeen::new();
+                let jobs_seen = handover.map_or(&none, |h| &h.jobs_seen);
+                let due_back = handover.and_then(|h| h.due_back);
+                let name = &self.node.slurm;
+                gate::slurm::emptiness(&self.in_slurm, self.index, name, jobs_seen, due_back, self.now)
+            }
+            Domain::Kubernetes => {
+                let lease_at_last_holder = handover.and_then(|h| h.lease_at_last_holder);
+                gate::kubernetes::emptiness(&self.in_kubernetes, self.look, lease_at_last_holder)
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use crate::event::Action;
 use crate::facts::Seen;
 use crate::facts::kubernetes::{self, Effect, Eviction, GuardState, Marks, Node as KubeNode, Pod, Taint};
 use crate::facts::slurm::{self, ReservationSpec, RunningJobs};
-use crate::gate::{self, Gate, slurm::Drain};
+use crate::gate::{self, Gate, kubernetes::SeenNode, slurm::Drain};
 use crate::handover::{Handover, Purpose, State};
 use crate::ids::HandoverId;
 use crate::mark::{self, DrainReason, HandoverAnnotation, TAINT_DRAINING, TAINT_RELEASED, TAINT_SLURM};
@@ -141,13 +141,10 @@ fn restores(view: &View<'_>) -> bool {
 }
 
 fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
-    let Ok((facts, node)) = gate::slurm::find(&view.facts.slurm, &view.node.slurm) else { return Vec::new() };
+    let Ok(seen) = &view.in_slurm else { return Vec::new() };
     match want {
         SlurmWant::Untouched => Vec::new(),
         SlurmWant::Open => {
-            if !may_open(view, Domain::Slurm) {
-                return Vec::new();
-            }
             let mut actions: Vec<_> = view
                 .index
                 .reservations_on(&view.node.slurm)
@@ -155,7 +152,10 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
                 .filter(|r| mark::reservation_handover(&r.name).is_some())
                 .map(|r| slurm::Action::Unreserve { name: r.name.clone() })
                 .collect();
-            actions.extend(gate::slurm::our_reason(node).map(|ours| give_back(view, ours)));
+            actions.extend(seen.our_reason().map(|ours| give_back(view, ours)));
+            if !actions.is_empty() && !may_open(view, Domain::Slurm) {
+                return Vec::new();
+            }
             actions
         }
         SlurmWant::Reserved => {
@@ -164,13 +164,13 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
                 return Vec::new();
             }
             let spec = spec(view, handover.id, handover.start_at, handover.deadline, RunningJobs::Ignore);
-            reserve(view, facts, spec).into_iter().collect()
+            reserve(view, seen.slurm, spec).into_iter().collect()
         }
         SlurmWant::Draining => {
             let Some(id) = closer(view) else { return Vec::new() };
             let end = view.handover.map_or(far_end(view), |h| h.deadline.max(soon(view)));
             let spec = spec(view, id, view.now, end, RunningJobs::Ignore);
-            reserve(view, facts, spec).into_iter().chain(drain(view, node, id)).collect()
+            reserve(view, seen.slurm, spec).into_iter().chain(drain(view, &seen.drain, id)).collect()
         }
         SlurmWant::Sealed => {
             let Some(id) = closer(view) else { return Vec::new() };
@@ -181,7 +181,7 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
                 RunningJobs::Ignore
             };
             let spec = spec(view, id, view.now, far_end(view), jobs);
-            reserve(view, facts, spec).into_iter().chain(drain(view, node, id)).collect()
+            reserve(view, seen.slurm, spec).into_iter().chain(drain(view, &seen.drain, id)).collect()
         }
     }
 }
@@ -239,9 +239,9 @@ fn reserve(view: &View<'_>, facts: &slurm::Slurm, spec: ReservationSpec) -> Opti
 }
 
 /// Our DRAIN, unless a person's stands there: that is never overwritten.
-fn drain(view: &View<'_>, node: &slurm::Node, id: HandoverId) -> Option<slurm::Action> {
+fn drain(view: &View<'_>, standing: &Drain, id: HandoverId) -> Option<slurm::Action> {
     let over = view.record.found.as_ref().and_then(|found| found.slurm_drain.clone());
-    match gate::slurm::drain_of(node) {
+    match standing {
         Drain::Ours(reason) if reason.handover == id => return None,
         Drain::Theirs { text, .. } if over.as_deref() != Some(text.as_str()) => return None,
         Drain::Ours(_) | Drain::Theirs { .. } | Drain::None => {}
@@ -252,11 +252,9 @@ fn drain(view: &View<'_>, node: &slurm::Node, id: HandoverId) -> Option<slurm::A
 }
 
 fn kubernetes_actions(view: &View<'_>, want: KubernetesWant) -> Vec<kubernetes::Action> {
-    let Ok((facts, node)) = gate::kubernetes::find(&view.facts.kubernetes, &view.node.kubernetes) else {
-        return Vec::new();
-    };
+    let Ok(SeenNode { node, standing, .. }) = &view.in_kubernetes else { return Vec::new() };
     let name = &view.node.kubernetes;
-    let listed = gate::kubernetes::standing(facts, node, name).listed;
+    let listed = standing.listed;
     let close = (!listed).then(|| kubernetes::Action::CloseGate { node: name.clone() });
     match want {
         KubernetesWant::Untouched => Vec::new(),
@@ -417,9 +415,9 @@ fn same_annotation(standing: Option<&str>, wanted: Option<&str>) -> bool {
     match (standing, wanted) {
         (None, None) => true,
         (Some(standing), Some(wanted)) => {
-            let parsed = (HandoverAnnotation::parse(standing), HandoverAnnotation::parse(wanted));
+            let parse = HandoverAnnotation::parse;
             standing == wanted
-                || matches!(parsed, (Some(a), Some(b)) if a.handover == b.handover && a.step == b.step)
+                || matches!((parse(standing), parse(wanted)), (Some(a), Some(b)) if a.handover == b.handover && a.step == b.step)
         }
         (Some(_), None) | (None, Some(_)) => false,
     }

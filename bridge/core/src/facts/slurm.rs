@@ -26,13 +26,47 @@ pub struct Slurm {
     pub pending_unread: u32,
 }
 
+/// Room that is made at once for a node's jobs: one for each of eight GPUs.
+const JOBS_EXPECTED: usize = 8;
+
 /// A look, ordered by node: built once per tick, so that judging each node does not walk through every job and
 /// reservation of the cluster again.
 #[derive(Debug, Clone)]
 pub struct Index<'a> {
     facts: &'a Seen<Slurm>,
-    jobs: HashMap<&'a SlurmNodeName, Vec<&'a Job>>,
+    jobs: HashMap<&'a SlurmNodeName, Jobs<'a>>,
     reservations: HashMap<&'a SlurmNodeName, Vec<&'a Reservation>>,
+}
+
+#[derive(Debug, Clone)]
+struct Jobs<'a> {
+    free: Free,
+    by_id: Vec<&'a Job>,
+}
+
+/// When a node's last job must have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Free {
+    /// No job.
+    Now,
+    /// By then.
+    By(Timestamp),
+    /// A job without a time limit: never "soon".
+    Never,
+}
+
+impl Free {
+    /// As far as one job goes.
+    fn of(job: &Job) -> Self {
+        match job.state {
+            JobState::Pending | JobState::Finished => Self::Now,
+            JobState::Configuring
+            | JobState::Running
+            | JobState::Suspended
+            | JobState::Completing
+            | JobState::Other(_) => job.end_by.map_or(Self::Never, Self::By),
+        }
+    }
 }
 
 impl<'a> Index<'a> {
@@ -40,9 +74,14 @@ impl<'a> Index<'a> {
     pub fn new(facts: &'a Seen<Slurm>) -> Self {
         let mut index = Self { facts, jobs: HashMap::new(), reservations: HashMap::new() };
         let Some(slurm) = facts.value() else { return index };
+        index.jobs.reserve(slurm.nodes.len());
         for job in slurm.jobs.values() {
+            let free = Free::of(job);
             for node in &job.nodes {
-                index.jobs.entry(node).or_default().push(job);
+                let none = || Jobs { free: Free::Now, by_id: Vec::with_capacity(JOBS_EXPECTED) };
+                let jobs = index.jobs.entry(node).or_insert_with(none);
+                jobs.free = jobs.free.max(free);
+                jobs.by_id.push(job);
             }
         }
         for reservation in slurm.reservations.values() {
@@ -60,7 +99,12 @@ impl<'a> Index<'a> {
 
     /// Jobs that name the node, by id, in whatever state.
     pub fn jobs_on(&self, node: &SlurmNodeName) -> &[&'a Job] {
-        self.jobs.get(node).map_or(&[], Vec::as_slice)
+        self.jobs.get(node).map_or(&[], |jobs| jobs.by_id.as_slice())
+    }
+
+    /// When the last of the jobs that have the node must have ended.
+    pub fn free(&self, node: &SlurmNodeName) -> Free {
+        self.jobs.get(node).map_or(Free::Now, |jobs| jobs.free)
     }
 
     /// Reservations that name the node, others' too, by name.

@@ -14,17 +14,25 @@ use crate::facts::kubernetes::{
 use crate::ids::KubeNodeName;
 use crate::mark::{TAINT_DRAINING, TAINT_SLURM};
 
+/// A Node as one look shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct SeenNode<'a> {
+    /// The look.
+    pub kubernetes: &'a Kubernetes,
+    /// The Node.
+    pub node: &'a Node,
+    /// Which of its guards stand.
+    pub standing: Standing,
+}
+
 /// The Node in this look, or why it can't be judged.
-pub fn find<'a>(
-    facts: &'a Seen<Kubernetes>,
-    name: &KubeNodeName,
-) -> Result<(&'a Kubernetes, &'a Node), String> {
+pub fn find<'a>(facts: &'a Seen<Kubernetes>, name: &KubeNodeName) -> Result<SeenNode<'a>, String> {
     let kubernetes = match facts {
         Seen::Unknown { why } => return Err(why.clone()),
         Seen::At { value, .. } => value,
     };
     let node = kubernetes.nodes.get(name).ok_or_else(|| format!("Kubernetes has no Node {name}"))?;
-    Ok((kubernetes, node))
+    Ok(SeenNode { kubernetes, node, standing: standing(kubernetes, node, name) })
 }
 
 /// Which of the node's guards stand.
@@ -39,7 +47,7 @@ pub struct Standing {
 }
 
 /// Reads the guards off a look.
-pub fn standing(kubernetes: &Kubernetes, node: &Node, name: &KubeNodeName) -> Standing {
+fn standing(kubernetes: &Kubernetes, node: &Node, name: &KubeNodeName) -> Standing {
     let taint = |key: &str, effect: &Effect| node.taints.iter().any(|t| t.key == key && t.effect == *effect);
     Standing {
         listed: kubernetes.gate.as_ref().is_some_and(|gate| gate.closed.contains(name)),
@@ -49,16 +57,15 @@ pub fn standing(kubernetes: &Kubernetes, node: &Node, name: &KubeNodeName) -> St
 }
 
 /// The gate as this look shows it.
-pub fn gate(facts: &Seen<Kubernetes>, name: &KubeNodeName) -> Gate {
-    let (kubernetes, node) = match find(facts, name) {
-        Ok(found) => found,
-        Err(why) => return Gate::Unknown { why },
+pub fn gate(seen: &Result<SeenNode<'_>, String>) -> Gate {
+    let SeenNode { kubernetes, standing, .. } = match seen {
+        Ok(seen) => seen,
+        Err(why) => return Gate::Unknown { why: why.clone() },
     };
-    let standing = standing(kubernetes, node, name);
-    let gate = from_guards(&[
-        (standing.listed, "not on the Gate's closed list".to_owned()),
-        (standing.draining, format!("taint {TAINT_DRAINING} is missing")),
-        (standing.no_execute, format!("taint {TAINT_SLURM} is missing")),
+    let gate = from_guards([
+        (!standing.listed).then(|| "not on the Gate's closed list".to_owned()),
+        (!standing.draining).then(|| format!("taint {TAINT_DRAINING} is missing")),
+        (!standing.no_execute).then(|| format!("taint {TAINT_SLURM} is missing")),
     ]);
     match (&gate, &kubernetes.guards.bindings) {
         (Gate::Open | Gate::Weakened { .. } | Gate::Unknown { .. }, _)
@@ -75,14 +82,13 @@ pub fn gate(facts: &Seen<Kubernetes>, name: &KubeNodeName) -> Gate {
 /// Is the Kubernetes side of the node empty? `look` is a LIST of this tick; `lease_at_last_holder`
 /// the Lease (by the kubelet's own clock, so that no two clocks are compared) when a holder was last seen.
 pub fn emptiness(
-    facts: &Seen<Kubernetes>,
-    name: &KubeNodeName,
+    seen: &Result<SeenNode<'_>, String>,
     look: &Seen<NodeLook>,
     lease_at_last_holder: Option<Timestamp>,
 ) -> Emptiness {
-    let (kubernetes, node) = match find(facts, name) {
-        Ok(found) => found,
-        Err(why) => return Emptiness::Unknown { why },
+    let SeenNode { node, standing, .. } = match seen {
+        Ok(seen) => seen,
+        Err(why) => return Emptiness::Unknown { why: why.clone() },
     };
     let look = match look {
         Seen::Unknown { why } => return Emptiness::Unknown { why: why.clone() },
@@ -96,7 +102,7 @@ pub fn emptiness(
     if !by.is_empty() {
         return Emptiness::Busy { by };
     }
-    if !standing(kubernetes, node, name).no_execute {
+    if !standing.no_execute {
         return Emptiness::Busy { by: vec![format!("taint {TAINT_SLURM}:NoExecute is not on yet")] };
     }
     match (node.lease_renewed_at, lease_at_last_holder) {

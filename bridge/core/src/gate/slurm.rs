@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Emptiness, Gate, from_guards};
 use crate::facts::Seen;
-use crate::facts::slurm::{BaseState, Index, Job, JobState, Node, NodeFlag, Reservation, Slurm};
+use crate::facts::slurm::{BaseState, Index, Job, JobState, Node, NodeFlag, Reason, Reservation, Slurm};
 use crate::ids::{HandoverId, JobId, SlurmNodeName};
 use crate::mark::{DrainReason, reservation_handover, reservation_name};
 
@@ -19,49 +19,62 @@ const OUR_FLAGS: [&str; 3] = ["MAINT", "IGNORE_JOBS", "SPEC_NODES"];
 /// Jobs that are named when a node is busy: enough for people, and no more words than a large site can bear each tick.
 const JOBS_NAMED: usize = 4;
 
+/// A node as one look shows it.
+#[derive(Debug, Clone)]
+pub struct SeenNode<'a> {
+    /// The look.
+    pub slurm: &'a Slurm,
+    /// The node.
+    pub node: &'a Node,
+    /// Whose DRAIN stands on it.
+    pub drain: Drain,
+}
+
 /// The node in this look, or why it can't be judged.
-pub fn find<'a>(facts: &'a Seen<Slurm>, name: &SlurmNodeName) -> Result<(&'a Slurm, &'a Node), String> {
+pub fn find<'a>(facts: &'a Seen<Slurm>, name: &SlurmNodeName) -> Result<SeenNode<'a>, String> {
     let slurm = match facts {
         Seen::Unknown { why } => return Err(why.clone()),
         Seen::At { value, .. } => value,
     };
     let node = slurm.nodes.get(name).ok_or_else(|| format!("Slurm does not list node {name}"))?;
-    Ok((slurm, node))
+    Ok(SeenNode { slurm, node, drain: drain_of(node) })
 }
 
 /// The gate as this look shows it, for a node whose Slurm side `closed_by` closed (or should have).
-pub fn gate(index: &Index<'_>, name: &SlurmNodeName, closed_by: Option<HandoverId>, now: Timestamp) -> Gate {
-    let (_, node) = match find(index.facts(), name) {
-        Ok(found) => found,
-        Err(why) => return Gate::Unknown { why },
+pub fn gate(
+    seen: &Result<SeenNode<'_>, String>,
+    index: &Index<'_>,
+    name: &SlurmNodeName,
+    closed_by: Option<HandoverId>,
+    now: Timestamp,
+) -> Gate {
+    let SeenNode { drain, .. } = match seen {
+        Ok(seen) => seen,
+        Err(why) => return Gate::Unknown { why: why.clone() },
     };
-    let drain = drain_of(node);
     let reservation = our_reservation(index, name, closed_by);
     if closed_by.is_none() {
         // Nothing of ours should be here: any mark of ours that still stands keeps the gate from being open.
-        return match (&drain, reservation) {
+        return match (drain, reservation) {
             (Drain::Ours(_), _) | (_, Some(_)) => {
                 Gate::Weakened { missing: vec!["marks of ours that no handover on record explains".into()] }
             }
             (Drain::None | Drain::Theirs { .. }, None) => Gate::Open,
         };
     }
-    let (drained, drain_says) = match &drain {
-        Drain::Ours(reason) => (
-            Some(reason.handover) == closed_by,
-            format!("DRAIN is of {}, not of this handover", reason.handover),
-        ),
-        Drain::Theirs { text, user } => (false, format!("DRAIN is {user}'s ({text:?}), not ours")),
-        Drain::None => (false, "DRAIN is gone".to_owned()),
+    let drain = match drain {
+        Drain::Ours(reason) if Some(reason.handover) == closed_by => None,
+        Drain::Ours(reason) => Some(format!("DRAIN is of {}, not of this handover", reason.handover)),
+        Drain::Theirs { text, user } => Some(format!("DRAIN is {user}'s ({text:?}), not ours")),
+        Drain::None => Some("DRAIN is gone".to_owned()),
     };
-    let (reserved, reservation_says) = match reservation {
-        Some(reservation) => match flaw(reservation, name, now) {
-            None => (true, String::new()),
-            Some(flaw) => (false, format!("reservation {} {flaw}", reservation.name)),
-        },
-        None => (false, "our reservation is gone".to_owned()),
+    let reservation = match reservation {
+        Some(reservation) => {
+            flaw(reservation, name, now).map(|flaw| format!("reservation {} {flaw}", reservation.name))
+        }
+        None => Some("our reservation is gone".to_owned()),
     };
-    from_guards(&[(drained, drain_says), (reserved, reservation_says)])
+    from_guards([drain, reservation])
 }
 
 /// Whose DRAIN stands on a node.
@@ -81,22 +94,26 @@ pub enum Drain {
 }
 
 /// Ownership is the DRAIN flag *and* our reason: some releases keep an old reason after a RESUME.
-pub fn drain_of(node: &Node) -> Drain {
+fn drain_of(node: &Node) -> Drain {
     if !node.flags.contains(&NodeFlag::Drain) {
         return Drain::None;
     }
-    let (text, user) = node.reason.as_ref().map(|r| (r.text.clone(), r.user.clone())).unwrap_or_default();
-    match DrainReason::parse(&text) {
+    let Some(Reason { text, user, .. }) = &node.reason else {
+        return Drain::Theirs { text: String::new(), user: String::new() };
+    };
+    match DrainReason::parse(text) {
         Some(ours) => Drain::Ours(ours),
-        None => Drain::Theirs { text, user },
+        None => Drain::Theirs { text: text.clone(), user: user.clone() },
     }
 }
 
-/// The text of our DRAIN as it stands, to the letter: a write names it exactly, and another hand may have written it.
-pub fn our_reason(node: &Node) -> Option<String> {
-    match drain_of(node) {
-        Drain::Ours(_) => node.reason.as_ref().map(|reason| reason.text.clone()),
-        Drain::None | Drain::Theirs { .. } => None,
+impl SeenNode<'_> {
+    /// The text of our DRAIN as it stands, to the letter: a write names it exactly, and another hand may have written it.
+    pub fn our_reason(&self) -> Option<String> {
+        match self.drain {
+            Drain::Ours(_) => self.node.reason.as_ref().map(|reason| reason.text.clone()),
+            Drain::None | Drain::Theirs { .. } => None,
+        }
     }
 }
 
@@ -143,25 +160,26 @@ pub fn shape_flaw(reservation: &Reservation, name: &SlurmNodeName) -> Option<Str
 /// Jobs that were seen on a node, each with the start of the run that was seen.
 pub type JobsSeen = BTreeMap<JobId, Option<Timestamp>>;
 
-/// Is the Slurm side of the node empty? `seen` are the jobs that were seen on it since the handover began; `due_back` is
+/// Is the Slurm side of the node empty? `jobs_seen` are the jobs that were seen on it since the handover began; `due_back` is
 /// when the node is to return to Slurm, where that is known.
 pub fn emptiness(
+    seen: &Result<SeenNode<'_>, String>,
     index: &Index<'_>,
     name: &SlurmNodeName,
-    seen: &JobsSeen,
+    jobs_seen: &JobsSeen,
     due_back: Option<Timestamp>,
     now: Timestamp,
 ) -> Emptiness {
-    let (slurm, node) = match find(index.facts(), name) {
-        Ok(found) => found,
-        Err(why) => return Emptiness::Unknown { why },
+    let SeenNode { slurm, node, .. } = match seen {
+        Ok(seen) => seen,
+        Err(why) => return Emptiness::Unknown { why: why.clone() },
     };
     if let Some(why) = not_to_be_believed(node) {
         return Emptiness::Unknown { why };
     }
     let mut by: Vec<String> =
         index.jobs_on(name).iter().filter_map(|job| holds(job)).take(JOBS_NAMED).collect();
-    by.extend(seen.iter().filter_map(|(id, run)| shrunk_off(slurm.jobs.get(id)?, *run, name)));
+    by.extend(jobs_seen.iter().filter_map(|(id, run)| shrunk_off(slurm.jobs.get(id)?, *run, name)));
     if !node.flags.contains(&NodeFlag::Drain) {
         by.push("it is not drained".to_owned());
     }

@@ -4,6 +4,7 @@ use super::*;
 use crate::arbiter;
 use crate::book::Management;
 use crate::facts::Seen;
+use crate::facts::slurm::{JobState, Slurm};
 use crate::fixtures::*;
 
 const NOW: i64 = 10;
@@ -50,12 +51,13 @@ impl Fleet {
         self.slurm().jobs.insert(one.id, crate::facts::slurm::Job { end_by: end.map(at), ..one });
     }
 
-    fn situation(&self) -> Situation<'_> {
-        Situation { now: at(NOW), site: &self.site, book: &self.book, facts: &self.facts }
+    fn judge<R>(&self, judge: impl FnOnce(Situation<'_>) -> R) -> R {
+        let index = &Index::new(&self.facts.slurm);
+        judge(Situation { now: at(NOW), site: &self.site, book: &self.book, facts: &self.facts, index })
     }
 
     fn plan(&self, wants: &[Want]) -> Plan {
-        plan(self.situation(), wants, &None)
+        self.judge(|situation| plan(situation, wants, &None))
     }
 }
 
@@ -133,7 +135,8 @@ fn limits_and_freezes_deny() {
         assert_eq!(plan.denials.is_empty(), *expected == 3, "{row}: {plan:?}");
     }
     let frozen = Denied::Blackout { name: "freeze".into(), until: at(99), why: "year end".into() };
-    let plan = plan(Fleet::new().situation(), &[want(3, 0, 1000)], &Some(frozen.clone()));
+    let wants = [want(3, 0, 1000)];
+    let plan = Fleet::new().judge(|situation| plan(situation, &wants, &Some(frozen.clone())));
     assert_eq!((plan.moves.len(), &plan.denials[0].reason), (0, &frozen));
     let nowhere = Want { pool: "nowhere".into(), ..want(1, 0, 10) };
     assert!(matches!(Fleet::new().plan(&[nowhere]).denials[0].reason, Denied::UnknownPool { .. }));
@@ -201,7 +204,8 @@ fn handovers_that_are_no_longer_wanted_are_cancelled_while_they_can_be() {
 
 #[test]
 fn what_a_person_asks_for_meets_the_same_limits() {
-    let ask = |fleet: &Fleet, i, to| requested(fleet.situation(), &n(i), to, "why", "eve", None);
+    let ask =
+        |fleet: &Fleet, i, to| fleet.judge(|situation| requested(situation, &n(i), to, "why", "eve", None));
     let mut fleet = Fleet::new();
     let one = ask(&fleet, 1, Domain::Kubernetes).unwrap();
     assert_eq!((one.start_at, one.from_pool), (at(NOW), PoolName::from("train")));

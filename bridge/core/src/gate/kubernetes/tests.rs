@@ -4,6 +4,7 @@ use super::*;
 use crate::facts::kubernetes::{Eviction, GateObject};
 use crate::fixtures::*;
 use crate::handover::State;
+use crate::model::Domain;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Is {
@@ -143,12 +144,12 @@ fn empty_is_no_holder_no_surprise_and_a_living_kubelet() {
         let mut case = Case::to_slurm(State::KubernetesEmpty);
         alter(&mut case);
         case.judge(|view| {
-            let has = match &view.kubernetes_emptiness {
+            let has = match &view.emptiness(Domain::Kubernetes) {
                 Emptiness::Empty => Has::Nothing,
                 Emptiness::Busy { .. } => Has::Work,
                 Emptiness::Unknown { .. } => Has::Unknown,
             };
-            assert_eq!(has, *expected, "{row}: {}", view.kubernetes_emptiness);
+            assert_eq!(has, *expected, "{row}: {}", view.emptiness(Domain::Kubernetes));
         });
     }
 }

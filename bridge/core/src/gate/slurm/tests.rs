@@ -8,6 +8,7 @@ use crate::fixtures::*;
 use crate::handover::State;
 use crate::ids::{Epoch, JobId};
 use crate::mark::DrainReason;
+use crate::model::Domain;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Is {
@@ -189,7 +190,7 @@ fn has(emptiness: &Emptiness) -> Has {
 fn flagged(flag: NodeFlag) -> Emptiness {
     let mut case = Case::to_kubernetes(State::Draining);
     case.slurm_node().flags.insert(flag);
-    case.judge(|view| view.slurm_emptiness.clone())
+    case.judge(|view| view.emptiness(Domain::Slurm))
 }
 
 #[test]
@@ -227,7 +228,7 @@ fn base_states() {
     for (state, expected) in rows {
         let mut case = Case::to_kubernetes(State::Draining);
         case.slurm_node().state = state.clone();
-        case.judge(|view| assert_eq!(has(&view.slurm_emptiness), expected, "{state:?}"));
+        case.judge(|view| assert_eq!(has(&view.emptiness(Domain::Slurm)), expected, "{state:?}"));
     }
 }
 
@@ -253,10 +254,10 @@ fn job_states() {
             case.current().jobs_seen = BTreeMap::from([(JobId(7), Some(run))]);
             case.judge(|view| {
                 assert_eq!(
-                    has(&view.slurm_emptiness),
+                    has(&view.emptiness(Domain::Slurm)),
                     expected,
                     "{state:?}, row {i}: {}",
-                    view.slurm_emptiness
+                    view.emptiness(Domain::Slurm)
                 );
             });
         }
@@ -300,7 +301,12 @@ fn empty_is_idle_and_drained_without_job_gres_or_reservation() {
         let mut case = Case::to_kubernetes(State::Draining);
         alter(&mut case);
         case.judge(|view| {
-            assert_eq!(has(&view.slurm_emptiness), *expected, "{row}: {}", view.slurm_emptiness);
+            assert_eq!(
+                has(&view.emptiness(Domain::Slurm)),
+                *expected,
+                "{row}: {}",
+                view.emptiness(Domain::Slurm)
+            );
         });
     }
 }
@@ -324,7 +330,7 @@ fn foreign_reservations_by_time() {
         case.add_reservation(their_reservation("elsewhere", 2, at(0), at(1000)));
         case.current().due_back = due_back.map(at);
         case.judge(|view| {
-            assert_eq!(has(&view.slurm_emptiness), expected, "{start}–{end}, due {due_back:?}");
+            assert_eq!(has(&view.emptiness(Domain::Slurm)), expected, "{start}–{end}, due {due_back:?}");
         });
     }
 }
