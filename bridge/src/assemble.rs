@@ -146,7 +146,7 @@ pub async fn kubernetes_port(config: &Config) -> Result<client::Client, kubernet
     options.kubeconfig = Some(config.kubernetes.kubeconfig.clone());
     options.context.clone_from(&config.kubernetes.context);
     options.deadline = config.kubernetes.timeout;
-    options.pool_labels = config.site.pool_label_keys();
+    options.pool_labels = config.site.pool_label_keys().map(str::to_owned).collect();
     client::Client::connect(options).await
 }
 

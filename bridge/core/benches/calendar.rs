@@ -39,7 +39,7 @@ fn thousand() -> Calendar {
 fn bench(c: &mut Criterion) {
     let calendar = thousand();
     let mut at: Timestamp = "2026-11-01T00:00:00Z".parse().unwrap();
-    c.bench_function("next change over 1,000 windows", |b| {
+    c.bench_function("next change over 1,000 windows (goal 1 ms)", |b| {
         b.iter(|| {
             at = calendar.next_change_after(black_box(at)).unwrap();
         });

@@ -1,6 +1,8 @@
 //! Adoption: taking an unmanaged (or quarantined) node under management. Decides who is to own it and what would be
 //! closed for that, or why not; the closing itself is a handover with [`Purpose::Adoption`].
 
+use std::collections::BTreeSet;
+
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -150,20 +152,20 @@ fn found(
         gate::slurm::Drain::Ours(_) | gate::slurm::Drain::None => None,
     };
     // Marks of ours without a record are left-overs, not something to put back.
-    let pool_taints = site.pool_taint_keys();
-    let pool_labels = site.pool_label_keys();
+    let pool_taints: BTreeSet<&str> = site.pool_taint_keys().collect();
+    let pool_labels: BTreeSet<&str> = site.pool_label_keys().collect();
     Found {
         slurm_drain,
         taints: kube_node
             .taints
             .iter()
-            .filter(|t| pool_taints.contains(&t.key) || t.key == TAINT_RELEASED)
+            .filter(|t| pool_taints.contains(t.key.as_str()) || t.key == TAINT_RELEASED)
             .cloned()
             .collect(),
         labels: kube_node
             .labels
             .iter()
-            .filter(|(key, _)| pool_labels.contains(*key) && *key != LABEL_OWNER)
+            .filter(|(key, _)| pool_labels.contains(key.as_str()) && *key != LABEL_OWNER)
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect(),
         annotation: None,

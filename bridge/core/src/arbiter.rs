@@ -94,6 +94,12 @@ pub fn movable<'a>(
     to: Domain,
 ) -> Result<(&'a Node, &'a PoolName), Denied> {
     let node = site.nodes.get(name).ok_or_else(|| Denied::UnknownNode { node: name.clone() })?;
+    Ok((node, pool_left(book, node, to)?))
+}
+
+/// The pool that the node serves now, if it is free to leave it for `to`.
+pub fn pool_left<'a>(book: &'a Book, node: &'a Node, to: Domain) -> Result<&'a PoolName, Denied> {
+    let name = &node.name;
     let unmanaged = || Denied::Unmanaged { node: name.clone() };
     let record = book.nodes.get(name).ok_or_else(unmanaged)?;
     if let Some(handover) = record.handover {
@@ -107,7 +113,7 @@ pub fn movable<'a>(
             Err(Denied::AlreadyThere { node: name.clone(), domain: to })
         }
         Management::Managed { .. } => {
-            Ok((node, record.placement.as_ref().map_or(&node.home, |placement| &placement.pool)))
+            Ok(record.placement.as_ref().map_or(&node.home, |placement| &placement.pool))
         }
         Management::Unmanaged | Management::Adopting | Management::Releasing { .. } => Err(unmanaged()),
     }

@@ -1,7 +1,7 @@
 //! The site: its GPU nodes, its pools and the rules that people set for them. Plain data from the configuration; decides
 //! nothing and knows nothing of what was observed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::SignedDuration;
@@ -29,14 +29,19 @@ impl Domain {
             Self::Kubernetes => Self::Slurm,
         }
     }
+
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Slurm => "slurm",
+            Self::Kubernetes => "kubernetes",
+        }
+    }
 }
 
 impl fmt::Display for Domain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Slurm => "slurm",
-            Self::Kubernetes => "kubernetes",
-        })
+        f.pad(self.as_str())
     }
 }
 
@@ -143,14 +148,14 @@ pub struct Site {
 }
 
 impl Site {
-    /// Every taint key that some Kubernetes pool uses.
-    pub fn pool_taint_keys(&self) -> BTreeSet<String> {
-        self.node_pools().flat_map(|(_, taints)| taints.iter().map(|taint| taint.key.clone())).collect()
+    /// Every taint key that some Kubernetes pool uses; several pools', several times.
+    pub fn pool_taint_keys(&self) -> impl Iterator<Item = &str> {
+        self.node_pools().flat_map(|(_, taints)| taints.iter().map(|taint| taint.key.as_str()))
     }
 
-    /// Every label key that some Kubernetes pool uses.
-    pub fn pool_label_keys(&self) -> BTreeSet<String> {
-        self.node_pools().flat_map(|(labels, _)| labels.keys().cloned()).collect()
+    /// Every label key that some Kubernetes pool uses; several pools', several times.
+    pub fn pool_label_keys(&self) -> impl Iterator<Item = &str> {
+        self.node_pools().flat_map(|(labels, _)| labels.keys().map(String::as_str))
     }
 
     fn node_pools(&self) -> impl Iterator<Item = (&BTreeMap<String, String>, &Vec<Taint>)> {

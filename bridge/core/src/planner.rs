@@ -369,21 +369,17 @@ impl<'a> Planner<'a> {
 
     /// Sends surplus nodes home; gives how many.
     fn give_back(&mut self, pool: &PoolName, surplus: u32) -> u32 {
-        let candidates: Vec<&NodeName> = self
+        let candidates: Vec<&Node> = self
             .placed(pool)
             .filter(|(node, by_policy)| *by_policy && node.home != *pool)
-            .map(|(node, _)| &node.name)
+            .map(|(node, _)| node)
             .collect();
         let mut given = 0;
-        for name in candidates.into_iter().rev() {
+        for node in candidates.into_iter().rev() {
             if given == surplus {
                 break;
             }
-            let Ok((node, from)) =
-                arbiter::movable(self.situation.site, self.situation.book, name, Domain::Slurm)
-            else {
-                continue;
-            };
+            let Ok(from) = arbiter::pool_left(self.situation.book, node, Domain::Slurm) else { continue };
             // Floors and ceilings say nothing against going home; only the number at once does.
             let home = &node.home;
             let limit = |pool: &PoolName| self.situation.site.pools.get(pool).map_or(0, |p| p.max_handovers);
@@ -456,13 +452,13 @@ impl<'a> Planner<'a> {
 }
 
 /// Nodes of Slurm's that are free to move and up on both sides. One whose state is unknown on either side is none.
-fn healthy(situation: Situation<'_>) -> Vec<Candidate<'_>> {
+fn healthy<'a>(situation: Situation<'a>) -> Vec<Candidate<'a>> {
     let Situation { site, book, facts, index, .. } = situation;
     let (Some(slurm), Some(kubernetes)) = (facts.slurm.value(), facts.kubernetes.value()) else {
         return Vec::new();
     };
-    let candidate = |name: &NodeName| {
-        let (node, from) = arbiter::movable(site, book, name, Domain::Kubernetes).ok()?;
+    let candidate = |node: &'a Node| {
+        let from = arbiter::pool_left(book, node, Domain::Kubernetes).ok()?;
         let in_slurm = slurm.nodes.get(&node.slurm)?;
         let up = match in_slurm.state {
             BaseState::Idle | BaseState::Mixed | BaseState::Allocated => true,
@@ -486,7 +482,7 @@ fn healthy(situation: Situation<'_>) -> Vec<Candidate<'_>> {
             taken: false,
         })
     };
-    site.nodes.keys().filter_map(candidate).collect()
+    site.nodes.values().filter_map(candidate).collect()
 }
 
 /// Nodes wanted at an instant: policies are not added up, the largest want of the pool counts.

@@ -1,16 +1,17 @@
 //! Release: taking our management away. Decides which writes leave a node plain or as it was found, in an order that
 //! never takes our closing marks off before a plain one stands in their place.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::event::{Action, ReleaseMode};
-use crate::facts::kubernetes::{self, Effect, Marks, Node as KubeNode, Taint};
+use crate::facts::kubernetes::{self, Effect, Taint};
 use crate::facts::slurm;
 use crate::gate::{kubernetes::SeenNode, slurm::Drain};
 use crate::mark::{self, LABEL_OWNER, TAINT_DRAINING, TAINT_RELEASED, TAINT_SLURM};
 use crate::model::Domain;
 use crate::view::View;
-use crate::want;
+use crate::want::{self, WantedMarks};
 
 /// Reason of the plain drain that a released node of Kubernetes' keeps.
 pub const PLAIN_REASON: &str = "runs Kubernetes (released by its GPU manager)";
@@ -57,38 +58,29 @@ fn kubernetes_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<
     let Ok(SeenNode { node, standing, .. }) = &view.in_kubernetes else { return Vec::new() };
     let name = &view.node.kubernetes;
     let marks = match mode {
-        ReleaseMode::AsFound => want::found_marks(view, node),
-        ReleaseMode::Plain => plain_marks(view, node, owner),
+        ReleaseMode::AsFound => want::found_marks(view),
+        ReleaseMode::Plain => plain_marks(owner),
     };
     let keep_listed =
         mode == ReleaseMode::AsFound && view.record.found.as_ref().is_some_and(|found| found.listed);
-    let mut actions = Vec::new();
-    if !want::bears(node, &marks) {
-        actions.push(kubernetes::Action::Mark(marks));
-    }
+    let mut actions = Vec::from_iter(marks.missing_on(node, name));
     if standing.listed && !keep_listed {
         actions.push(kubernetes::Action::OpenGate { node: name.clone() });
     }
     actions
 }
 
-fn plain_marks(view: &View<'_>, node: &KubeNode, owner: Domain) -> Marks {
+fn plain_marks(owner: Domain) -> WantedMarks<'static> {
+    let mut taint_keys = BTreeSet::from([TAINT_DRAINING, TAINT_SLURM]);
     let taints = match owner {
         Domain::Slurm => {
-            vec![Taint { key: TAINT_RELEASED.to_owned(), value: String::new(), effect: Effect::NoSchedule }]
+            taint_keys.insert(TAINT_RELEASED);
+            let key = TAINT_RELEASED.to_owned();
+            vec![Cow::Owned(Taint { key, value: String::new(), effect: Effect::NoSchedule })]
         }
         Domain::Kubernetes => Vec::new(),
     };
-    let mut taint_keys = BTreeSet::from([TAINT_DRAINING.to_owned(), TAINT_SLURM.to_owned()]);
-    taint_keys.extend(taints.iter().map(|taint| taint.key.clone()));
-    Marks {
-        node: view.node.kubernetes.clone(),
-        uid: node.uid.clone(),
-        taints,
-        taint_keys,
-        labels: BTreeMap::from([(LABEL_OWNER.to_owned(), None)]),
-        annotation: None,
-    }
+    WantedMarks { taints, taint_keys, labels: BTreeMap::from([(LABEL_OWNER, None)]), annotation: None }
 }
 
 #[cfg(test)]

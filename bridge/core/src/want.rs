@@ -4,6 +4,7 @@
 //! the same for a handover's step and for putting back a guard that somebody removed, so a restart at any point goes on
 //! by looking. What opens a gate needs a [`safety::Permit`] of this very tick.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
@@ -15,7 +16,7 @@ use crate::facts::kubernetes::{self, Effect, Eviction, GuardState, Marks, Node a
 use crate::facts::slurm::{self, ReservationSpec, RunningJobs};
 use crate::gate::{self, Gate, kubernetes::SeenNode, slurm::Drain};
 use crate::handover::{Handover, Purpose, State};
-use crate::ids::HandoverId;
+use crate::ids::{HandoverId, KubeNodeName};
 use crate::mark::{self, DrainReason, HandoverAnnotation, TAINT_DRAINING, TAINT_RELEASED, TAINT_SLURM};
 use crate::model::{Domain, PoolKind, Site};
 use crate::safety;
@@ -263,18 +264,18 @@ fn kubernetes_actions(view: &View<'_>, want: KubernetesWant) -> Vec<kubernetes::
                 return Vec::new();
             }
             let open = listed.then(|| kubernetes::Action::OpenGate { node: name.clone() });
-            open.into_iter().chain(mark_action(node, open_marks(view, node))).collect()
+            open.into_iter().chain(open_marks(view).missing_on(node, name)).collect()
         }
         KubernetesWant::Closing => {
-            close.into_iter().chain(mark_action(node, closing_marks(view, node))).collect()
+            close.into_iter().chain(closing_marks(view).missing_on(node, name)).collect()
         }
         KubernetesWant::Evicting => close
             .into_iter()
-            .chain(mark_action(node, closing_marks(view, node)))
+            .chain(closing_marks(view).missing_on(node, name))
             .chain(evictions(view))
             .collect(),
         KubernetesWant::Sealed => {
-            close.into_iter().chain(mark_action(node, sealed_marks(view, node))).collect()
+            close.into_iter().chain(sealed_marks(view).missing_on(node, name)).collect()
         }
     }
 }
@@ -301,12 +302,53 @@ fn evictions(view: &View<'_>) -> Vec<kubernetes::Action> {
         .collect()
 }
 
-fn taint(key: &str, effect: Effect) -> Taint {
-    Taint { key: key.to_owned(), value: String::new(), effect }
+/// Our marks on a Node as they should be, and those of its pool. Borrowed: most Nodes bear them already.
+pub struct WantedMarks<'a> {
+    /// Taints that must be there.
+    pub taints: Vec<Cow<'a, Taint>>,
+    /// Taint keys of which no other may be there.
+    pub taint_keys: BTreeSet<&'a str>,
+    /// Labels that must have a value, or must not be there.
+    pub labels: BTreeMap<&'a str, Option<&'a str>>,
+    /// Our annotation, or that it must not be there.
+    pub annotation: Option<String>,
 }
 
-fn our_keys() -> BTreeSet<String> {
-    BTreeSet::from([TAINT_DRAINING, TAINT_SLURM, TAINT_RELEASED].map(str::to_owned))
+impl WantedMarks<'_> {
+    /// The patch, where the Node differs from it in a way that matters.
+    pub fn missing_on(self, node: &KubeNode, name: &KubeNodeName) -> Option<kubernetes::Action> {
+        if self.stand_on(node) {
+            return None;
+        }
+        let text = |text: &str| text.to_owned();
+        Some(kubernetes::Action::Mark(Marks {
+            node: name.clone(),
+            uid: node.uid.clone(),
+            taints: self.taints.into_iter().map(Cow::into_owned).collect(),
+            taint_keys: self.taint_keys.into_iter().map(text).collect(),
+            labels: self.labels.into_iter().map(|(key, value)| (text(key), value.map(text))).collect(),
+            annotation: self.annotation,
+        }))
+    }
+
+    fn stand_on(&self, node: &KubeNode) -> bool {
+        let wanted = |taint: &Taint| self.taints.iter().any(|wanted| **wanted == *taint);
+        let taints = self.taints.iter().all(|taint| node.taints.contains(taint))
+            && node.taints.iter().all(|t| !self.taint_keys.contains(t.key.as_str()) || wanted(t));
+        let labels =
+            self.labels.iter().all(|(key, value)| node.labels.get(*key).map(String::as_str) == *value);
+        let annotation = same_annotation(node.handover_annotation.as_deref(), self.annotation.as_deref());
+        taints && labels && annotation
+    }
+}
+
+fn taint<'a>(key: &str, effect: Effect) -> Cow<'a, Taint> {
+    Cow::Owned(Taint { key: key.to_owned(), value: String::new(), effect })
+}
+
+/// Taint keys that are ours, or some pool's.
+fn taint_keys(site: &Site) -> BTreeSet<&str> {
+    [TAINT_DRAINING, TAINT_SLURM, TAINT_RELEASED].into_iter().chain(site.pool_taint_keys()).collect()
 }
 
 fn annotation(view: &View<'_>, step: &str) -> Option<String> {
@@ -315,99 +357,73 @@ fn annotation(view: &View<'_>, step: &str) -> Option<String> {
     Some(HandoverAnnotation { handover, epoch: view.epoch, step: step.to_owned() }.to_string())
 }
 
-/// All label keys of all pools, to be taken off unless `keep` sets them.
-fn pool_labels(
-    view: &View<'_>,
-    keep: BTreeMap<String, String>,
+/// All label keys of all pools and our own, to be taken off unless `keep` sets them.
+fn labels<'a>(
+    site: &'a Site,
+    keep: impl IntoIterator<Item = (&'a String, &'a String)>,
+) -> BTreeMap<&'a str, Option<&'a str>> {
+    let keys = site.pool_label_keys().chain([mark::LABEL_OWNER]).map(|key| (key, None));
+    keys.chain(keep.into_iter().map(|(key, value)| (key.as_str(), Some(value.as_str())))).collect()
+}
+
+/// As [`labels`], with the one that tells whose the node is.
+fn labels_of<'a>(
     owner: Domain,
-) -> BTreeMap<String, Option<String>> {
-    let mut labels: BTreeMap<String, Option<String>> =
-        view.site.pool_label_keys().into_iter().map(|key| (key, None)).collect();
-    labels.extend(keep.into_iter().map(|(key, value)| (key, Some(value))));
-    labels.insert(mark::LABEL_OWNER.to_owned(), Some(owner.to_string()));
+    site: &'a Site,
+    keep: impl IntoIterator<Item = (&'a String, &'a String)>,
+) -> BTreeMap<&'a str, Option<&'a str>> {
+    let mut labels = labels(site, keep);
+    labels.insert(mark::LABEL_OWNER, Some(owner.as_str()));
     labels
 }
 
-fn marks(view: &View<'_>, node: &KubeNode) -> Marks {
-    Marks {
-        node: view.node.kubernetes.clone(),
-        uid: node.uid.clone(),
-        taints: Vec::new(),
-        taint_keys: BTreeSet::new(),
-        labels: BTreeMap::new(),
-        annotation: None,
-    }
-}
-
-fn open_marks(view: &View<'_>, node: &KubeNode) -> Marks {
+fn open_marks<'a>(view: &View<'a>) -> WantedMarks<'a> {
     let pool = match view.handover {
         Some(handover) if handover.to == Domain::Kubernetes => view.site.pools.get(&handover.pool),
         Some(_) | None => view.pool(),
     };
-    let (labels, taints) = match pool.map(|pool| &pool.kind) {
-        Some(PoolKind::NodePool { labels, taints }) => (labels.clone(), taints.clone()),
-        Some(PoolKind::Partition { .. }) | None => (BTreeMap::new(), Vec::new()),
-    };
     if restores(view) {
-        return found_marks(view, node);
+        return found_marks(view);
     }
-    Marks {
-        taints,
-        taint_keys: our_keys().into_iter().chain(view.site.pool_taint_keys()).collect(),
-        labels: pool_labels(view, labels, Domain::Kubernetes),
+    let (of_pool, taints) = match pool.map(|pool| &pool.kind) {
+        Some(PoolKind::NodePool { labels, taints }) => (Some(labels), taints.as_slice()),
+        Some(PoolKind::Partition { .. }) | None => (None, [].as_slice()),
+    };
+    WantedMarks {
+        taints: taints.iter().map(Cow::Borrowed).collect(),
+        taint_keys: taint_keys(view.site),
+        labels: labels_of(Domain::Kubernetes, view.site, of_pool.into_iter().flatten()),
         annotation: annotation(view, "open"),
-        ..marks(view, node)
     }
 }
 
 /// Taints, labels and annotation exactly as they were found at adoption.
-pub fn found_marks(view: &View<'_>, node: &KubeNode) -> Marks {
+pub fn found_marks<'a>(view: &View<'a>) -> WantedMarks<'a> {
     let found = view.record.found.as_ref();
-    let mut labels: BTreeMap<String, Option<String>> =
-        view.site.pool_label_keys().into_iter().map(|key| (key, None)).collect();
-    labels.insert(mark::LABEL_OWNER.to_owned(), None);
-    labels
-        .extend(found.iter().flat_map(|f| &f.labels).map(|(key, value)| (key.clone(), Some(value.clone()))));
-    Marks {
-        taints: found.map(|f| f.taints.clone()).unwrap_or_default(),
-        taint_keys: our_keys().into_iter().chain(view.site.pool_taint_keys()).collect(),
-        labels,
-        annotation: found.and_then(|f| f.annotation.clone()),
-        ..marks(view, node)
+    WantedMarks {
+        taints: found.iter().flat_map(|found| &found.taints).map(Cow::Borrowed).collect(),
+        taint_keys: taint_keys(view.site),
+        labels: labels(view.site, found.iter().flat_map(|found| &found.labels)),
+        annotation: found.and_then(|found| found.annotation.clone()),
     }
 }
 
-fn closing_marks(view: &View<'_>, node: &KubeNode) -> Marks {
-    Marks {
+fn closing_marks<'a>(view: &View<'a>) -> WantedMarks<'a> {
+    WantedMarks {
         taints: vec![taint(TAINT_DRAINING, Effect::NoSchedule)],
-        taint_keys: BTreeSet::from([TAINT_DRAINING.to_owned()]),
+        taint_keys: BTreeSet::from([TAINT_DRAINING]),
+        labels: BTreeMap::new(),
         annotation: annotation(view, "closing"),
-        ..marks(view, node)
     }
 }
 
-fn sealed_marks(view: &View<'_>, node: &KubeNode) -> Marks {
-    Marks {
+fn sealed_marks<'a>(view: &View<'a>) -> WantedMarks<'a> {
+    WantedMarks {
         taints: vec![taint(TAINT_DRAINING, Effect::NoSchedule), taint(TAINT_SLURM, Effect::NoExecute)],
-        taint_keys: our_keys().into_iter().chain(view.site.pool_taint_keys()).collect(),
-        labels: pool_labels(view, BTreeMap::new(), Domain::Slurm),
+        taint_keys: taint_keys(view.site),
+        labels: labels_of(Domain::Slurm, view.site, []),
         annotation: annotation(view, "closed"),
-        ..marks(view, node)
     }
-}
-
-/// The patch, where the Node differs from it in a way that matters.
-fn mark_action(node: &KubeNode, marks: Marks) -> Option<kubernetes::Action> {
-    (!bears(node, &marks)).then_some(kubernetes::Action::Mark(marks))
-}
-
-/// Does the Node bear these marks already?
-pub fn bears(node: &KubeNode, marks: &Marks) -> bool {
-    let taints = marks.taints.iter().all(|taint| node.taints.contains(taint))
-        && node.taints.iter().all(|t| !marks.taint_keys.contains(&t.key) || marks.taints.contains(t));
-    let labels = marks.labels.iter().all(|(key, value)| node.labels.get(key) == value.as_ref());
-    let annotation = same_annotation(node.handover_annotation.as_deref(), marks.annotation.as_deref());
-    taints && labels && annotation
 }
 
 /// The epoch may be an older one: a new leader does not write every Node again.

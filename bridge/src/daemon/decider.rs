@@ -9,7 +9,7 @@ use gpu_bridge_core::book::{Book, Management};
 use gpu_bridge_core::calendar::{Calendar, Overlap, Window};
 use gpu_bridge_core::facts::Facts;
 use gpu_bridge_core::facts::kubernetes::Ready;
-use gpu_bridge_core::facts::slurm::{BaseState, JobState};
+use gpu_bridge_core::facts::slurm::{BaseState, Free, Index, JobState};
 use gpu_bridge_core::ids::{PolicyName, PoolName, Ticket};
 use gpu_bridge_core::model::{Domain, Node, Site};
 use gpu_bridge_core::planner::{Priority, Want};
@@ -135,6 +135,8 @@ pub struct Situation<'a> {
     pub book: &'a Book,
     /// The look at both schedulers.
     pub facts: &'a Facts,
+    /// Slurm's half of it, ordered by node.
+    pub index: &'a Index<'a>,
     /// The calendar.
     pub calendar: &'a Calendar,
 }
@@ -250,20 +252,11 @@ fn node(situation: Situation<'_>, node: &Node, index: &impl Fn(&PoolName) -> Opt
 /// Whether work runs on the node, and until when at the latest; no instant for work without a limit.
 fn busy(situation: Situation<'_>, node: &Node, owner: Domain) -> (bool, Option<i64>) {
     match owner {
-        Domain::Slurm => {
-            let Some(slurm) = situation.facts.slurm.value() else { return (false, None) };
-            let mut ends = slurm
-                .jobs
-                .values()
-                .filter(|job| job.state != JobState::Pending && job.nodes.contains(&node.slurm))
-                .map(|job| job.end_by)
-                .peekable();
-            if ends.peek().is_none() {
-                return (false, None);
-            }
-            let latest = ends.try_fold(Timestamp::MIN, |latest, end| Some(latest.max(end?)));
-            (true, latest.map(Timestamp::as_second))
-        }
+        Domain::Slurm => match situation.index.free(&node.slurm) {
+            Free::Now => (false, None),
+            Free::By(end) => (true, Some(end.as_second())),
+            Free::Never => (true, None),
+        },
         // Pods have no time limit; which node holds any is not part of every look.
         Domain::Kubernetes => (false, None),
     }

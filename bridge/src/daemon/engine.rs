@@ -174,7 +174,7 @@ impl<D: Disk> Engine<D> {
             self.step(&name, &index);
             self.write(&name, &index, &mut away).await;
         }
-        self.decide().await;
+        self.decide(&index).await;
         self.alarms(&index);
         Ticked { progress: self.journal.last().0 != before }
     }
@@ -449,7 +449,7 @@ impl<D: Disk> Engine<D> {
     }
 
     /// Asks the policies, plans, and begins or cancels handovers.
-    async fn decide(&mut self) {
+    async fn decide(&mut self, index: &Index<'_>) {
         let now = self.parts.clock.now();
         let situation = decider::Situation {
             now,
@@ -457,6 +457,7 @@ impl<D: Disk> Engine<D> {
             site: &self.parts.site,
             book: self.journal.book(),
             facts: &self.facts,
+            index,
             calendar: &self.parts.calendar,
         };
         // Policies judge by facts: while a domain is away nothing new is decided; what was decided goes on.
@@ -474,7 +475,7 @@ impl<D: Disk> Engine<D> {
             .filter(|seat| seat.mode == Mode::Active)
             .flat_map(|seat| seat.wants.iter().cloned())
             .collect();
-        let plan = planner::plan(self.planning(), &wants, &self.freeze());
+        let plan = planner::plan(self.planning(index), &wants, &self.freeze());
         for cancel in &plan.cancels {
             let event = handover::Event::RollBack { why: cancel.why.clone() };
             self.record(&Event::Handover { id: cancel.handover, event });
@@ -489,12 +490,13 @@ impl<D: Disk> Engine<D> {
         self.plan = plan;
     }
 
-    pub(super) fn planning(&self) -> planner::Situation<'_> {
+    pub(super) fn planning<'a>(&'a self, index: &'a Index<'a>) -> planner::Situation<'a> {
         planner::Situation {
             now: self.parts.clock.now(),
             site: &self.parts.site,
             book: self.journal.book(),
             facts: &self.facts,
+            index,
         }
     }
 

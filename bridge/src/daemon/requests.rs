@@ -60,7 +60,8 @@ impl<D: Disk> Engine<D> {
                 "marks are yet to be read off both schedulers, and with them ids that may not be used again";
             return Err(Refusal::Away { why: why.to_owned() });
         }
-        let planned = planner::requested(self.planning(), node, to, reason, user, ticket);
+        let index = Index::new(&self.facts.slurm);
+        let planned = planner::requested(self.planning(&index), node, to, reason, user, ticket);
         let planned = planned.map_err(|denied| Refusal::Denied { denied })?;
         let id = self.journal.book().next_handover();
         self.begin_handover(planned.handover(id, self.epoch, self.parts.clock.now()))

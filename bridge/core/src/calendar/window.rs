@@ -292,10 +292,11 @@ impl Window {
     pub fn next_change_after(&self, t: Timestamp) -> Option<Timestamp> {
         let lead = later(t, self.spec.lead);
         let cooldown = later(t, -self.spec.cooldown);
+        // The first after `t` is also the first after `lead`, unless it lies between them; so with ends.
         let next = self.rule.starting_after(t);
-        let next_lead = if self.spec.lead.is_zero() { next } else { self.rule.starting_after(lead) };
-        let end = self.rule.ending_after(t);
-        let cooldown_end = if self.spec.cooldown.is_zero() { end } else { self.rule.ending_after(cooldown) };
+        let next_lead = next.filter(|next| next.start > lead).or_else(|| self.rule.starting_after(lead));
+        let cooldown_end = self.rule.ending_after(cooldown);
+        let end = cooldown_end.filter(|end| *end > t).or_else(|| self.rule.ending_after(t));
         [
             next_lead.map(|next| self.occurrence(next).lead_start),
             next.map(|next| next.start),
