@@ -119,16 +119,13 @@ pub fn manifest_options(config: &Config) -> Result<ManifestOptions, kubernetes::
     Ok(options)
 }
 
-/// The Slurm port of a configuration.
-pub fn slurm_port(
-    config: &config::Slurm,
-    clock: Arc<dyn Clock>,
-) -> Result<Arc<dyn slurm::Slurm>, slurm::Error> {
+/// How a configuration reaches Slurm.
+pub fn slurm_options(config: &config::Slurm) -> slurm::Options {
     let url = match &config.endpoint {
         SlurmEndpoint::Http(url) => url.clone(),
         SlurmEndpoint::Unix(path) => format!("unix://{}", path.display()),
     };
-    let options = slurm::Options {
+    slurm::Options {
         url,
         user: config.user.clone(),
         token_file: config.token_file.clone(),
@@ -136,8 +133,15 @@ pub fn slurm_port(
         scontrol: config.scontrol.clone(),
         timeout: config.timeout,
         ..slurm::Options::default()
-    };
-    Ok(Arc::new(slurm::connect(options)?.on_clock(clock)))
+    }
+}
+
+/// The Slurm port of a configuration.
+pub fn slurm_port(
+    config: &config::Slurm,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn slurm::Slurm>, slurm::Error> {
+    Ok(Arc::new(slurm::connect(slurm_options(config))?.on_clock(clock)))
 }
 
 /// The Kubernetes port of a configuration.

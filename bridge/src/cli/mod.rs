@@ -15,6 +15,7 @@ use tracing_subscriber::EnvFilter;
 
 pub(crate) mod client;
 mod show;
+mod slurm;
 
 use client::Client;
 
@@ -122,6 +123,9 @@ enum Cmd {
     /// The ledger file, with or without a daemon.
     #[command(subcommand)]
     Ledger(LedgerCmd),
+    /// The Slurm side, with or without a daemon.
+    #[command(subcommand)]
+    Slurm(slurm::SlurmCmd),
     /// The Kubernetes side.
     #[command(subcommand)]
     Kubernetes(KubernetesCmd),
@@ -283,6 +287,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             }
         }
         Cmd::Ledger(command) => return ledger_command(command, output),
+        Cmd::Slurm(command) => return slurm::run(command, output).await,
         Cmd::Kubernetes(KubernetesCmd::Manifests { config }) => {
             let config = match config::check_with(&config, config::Files::Ignored) {
                 Ok(config) => config,

@@ -103,10 +103,80 @@ pub enum Error {
         /// Slurm's words.
         said: String,
     },
-    /// slurmrestd does not know the URL.
+    /// The token was not accepted, or slurmctld cannot be reached: 22.05 answers both with the same words.
     #[error(
-        "{asked}: HTTP 404, slurmrestd does not serve this URL; was it upgraded, or started with other plugins?"
+        "{asked}: HTTP {status}, slurm does not accept the token or slurmrestd cannot reach slurmctld, which this \
+         release does not tell apart ({said}); see `scontrol ping`, then renew the token"
     )]
+    TokenOrController {
+        /// The request.
+        asked: String,
+        /// HTTP status.
+        status: u16,
+        /// Slurm's words.
+        said: String,
+    },
+    /// slurmrestd runs, but cannot reach slurmdbd.
+    #[error("{asked}: HTTP {status}, slurmrestd cannot reach slurmdbd ({said}); see `sacctmgr ping`")]
+    DatabaseAway {
+        /// The request.
+        asked: String,
+        /// HTTP status.
+        status: u16,
+        /// Slurm's words.
+        said: String,
+    },
+    /// The token was not accepted, or slurmdbd cannot be reached: 23.02 and 23.11 answer both with the same words.
+    #[error(
+        "{asked}: HTTP {status}, slurm does not accept the token or slurmrestd cannot reach slurmdbd, which this \
+         release does not tell apart ({said}); renew the token, then see `sacctmgr ping`"
+    )]
+    TokenOrDatabase {
+        /// The request.
+        asked: String,
+        /// HTTP status.
+        status: u16,
+        /// Slurm's words.
+        said: String,
+    },
+    /// Slurm knows no such job, node or reservation.
+    #[error("{asked}: HTTP {status}, slurm does not know it ({said})")]
+    NotFound {
+        /// The request.
+        asked: String,
+        /// HTTP status; 200 too can mean this.
+        status: u16,
+        /// Slurm's error number; 0 where it gave none.
+        number: i64,
+        /// Slurm's words.
+        said: String,
+    },
+    /// Jobs or other reservations are in the way.
+    #[error("{asked}: HTTP {status}, slurm error {number}, something is in the way: {said}")]
+    Busy {
+        /// The request.
+        asked: String,
+        /// HTTP status.
+        status: u16,
+        /// Slurm's error number.
+        number: i64,
+        /// Slurm's words.
+        said: String,
+    },
+    /// Slurm does not accept the request as it is; a part of it may have been carried out.
+    #[error("{asked}: HTTP {status}, slurm error {number}, it does not accept the request: {said}")]
+    Invalid {
+        /// The request.
+        asked: String,
+        /// HTTP status.
+        status: u16,
+        /// Slurm's error number; 0 where it gave none.
+        number: i64,
+        /// Slurm's words.
+        said: String,
+    },
+    /// slurmrestd does not know the URL, or the method at it.
+    #[error("{asked}: slurmrestd does not serve this URL; was it upgraded, or started with other plugins?")]
     NoSuchUrl {
         /// The request.
         asked: String,
@@ -214,6 +284,12 @@ impl Error {
             Self::ForeignReservation { .. } => "GB0320",
             Self::NotSeen { .. } => "GB0321",
             Self::Deadline { .. } => "GB0322",
+            Self::TokenOrController { .. } => "GB0323",
+            Self::DatabaseAway { .. } => "GB0324",
+            Self::TokenOrDatabase { .. } => "GB0325",
+            Self::NotFound { .. } => "GB0326",
+            Self::Busy { .. } => "GB0327",
+            Self::Invalid { .. } => "GB0328",
             Self::NothingWritten(error) | Self::NotReadBack(error) => error.code(),
         }
     }
@@ -228,6 +304,10 @@ impl Error {
             | Self::Forbidden { .. }
             | Self::NoSuchUrl { .. }
             | Self::NoVersion { .. }
+            // slurmdbd is asked before the request is looked at.
+            | Self::TokenOrDatabase { .. }
+            | Self::NotFound { .. }
+            | Self::Busy { .. }
             | Self::UnknownNode { .. }
             | Self::BadName { .. }
             | Self::ForeignDrain { .. }
@@ -240,6 +320,9 @@ impl Error {
             | Self::NotJson { .. }
             | Self::Unreadable { .. }
             | Self::ControllerAway { .. }
+            | Self::TokenOrController { .. }
+            | Self::DatabaseAway { .. }
+            | Self::Invalid { .. }
             | Self::Refused { .. }
             | Self::NotSeen { .. }
             | Self::NotReadBack(_)

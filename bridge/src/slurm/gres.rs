@@ -1,5 +1,9 @@
 //! Counts GPUs in Slurm's GRES and TRES texts. Other resources (shards, MPS) are passed over; a text whose GPU part
-//! cannot be read is `None`, which callers take for "in use".
+//! cannot be read is `None`, which callers take for "in use". For people, every part is read.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
 
 use super::hostlist::split_outside;
 
@@ -37,34 +41,162 @@ enum Said {
 
 /// `implied` is the count of a part that gives none.
 fn said(text: &str, implied: Option<u32>) -> Said {
-    let text = text.replace("(null)", "");
-    if matches!(text.as_str(), "" | "N/A") {
-        return Said::Nothing;
-    }
-    let Some(parts) = split_outside(&text, '(', ')') else { return Said::Unreadable };
-    let mut said = Said::Nothing;
-    for part in parts {
-        let part = part.strip_prefix("gres/").or_else(|| part.strip_prefix("gres:")).unwrap_or(part);
-        let mut words = part.split('(').next().unwrap_or(part).split(':');
-        if words.next() != Some("gpu") {
-            continue;
-        }
-        let count = match words.next_back() {
-            Some(last) if last.is_empty() || last.starts_with(|c: char| c.is_ascii_digit()) => {
-                last.parse().ok()
-            }
-            Some(_) | None => implied,
+    let Some(parts) = parts(text) else { return Said::Unreadable };
+    let mut sum = None;
+    for part in parts.filter(|part| part.kind == "gpu") {
+        let count = match part.count {
+            Count::Number(count) => u32::try_from(count).ok(),
+            Count::Implied => implied,
+            Count::Unreadable => None,
         };
-        let before = match said {
-            Said::Count(before) => before,
-            Said::Nothing | Said::Unreadable => 0,
-        };
-        match count.and_then(|count: u32| before.checked_add(count)) {
-            Some(sum) => said = Said::Count(sum),
+        sum = match count.and_then(|count| sum.unwrap_or(0_u32).checked_add(count)) {
+            Some(sum) => Some(sum),
             None => return Said::Unreadable,
-        }
+        };
     }
-    said
+    sum.map_or(Said::Nothing, Said::Count)
+}
+
+/// One part of a GRES text, such as `gpu:a100:2(IDX:0-1)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Part<'a> {
+    kind: &'a str,
+    model: Option<&'a str>,
+    count: Count,
+    /// What stands in parentheses.
+    detail: Option<&'a str>,
+}
+
+/// How many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Count {
+    /// So many.
+    Number(u64),
+    /// None is given: a request then means one.
+    Implied,
+    /// It cannot be read.
+    Unreadable,
+}
+
+/// The parts of a GRES text; `None` where its parentheses do not match.
+fn parts(text: &str) -> Option<impl Iterator<Item = Part<'_>>> {
+    let text = if matches!(text, "N/A" | "(null)") { "" } else { text };
+    Some(split_outside(text, '(', ')')?.into_iter().filter(|part| !part.is_empty()).map(part))
+}
+
+fn part(text: &str) -> Part<'_> {
+    let text = text.strip_prefix("gres/").or_else(|| text.strip_prefix("gres:")).unwrap_or(text);
+    let (kind, rest) = match text.find([':', '(']) {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let (model, rest) = match rest.strip_prefix(":(null)") {
+        Some(rest) => (None, rest),
+        None => (Some(rest), rest),
+    };
+    let (words, detail) = match rest.find('(') {
+        Some(at) => (&rest[..at], rest[at..].strip_prefix('(').and_then(|detail| detail.strip_suffix(')'))),
+        None => (rest, None),
+    };
+    // `:a100:4`, `:4`, `:a100`, and `:lustre:no_consume:4` of other kinds: the count, where there is one, stands last.
+    let digits = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
+    let named = words.strip_prefix(':').unwrap_or(words);
+    let (before, last) = named.rsplit_once(':').unwrap_or(("", named));
+    let (count, named) = if words.is_empty() {
+        (Count::Implied, "")
+    } else if digits(last) {
+        (last.parse().map_or(Count::Unreadable, Count::Number), before)
+    } else if before.is_empty() && !last.is_empty() {
+        // A type alone; those of MIG begin with a digit.
+        (Count::Implied, last)
+    } else {
+        (Count::Unreadable, before)
+    };
+    Part { kind, model: model.map(|_| named).filter(|named| !named.is_empty()), count, detail }
+}
+
+/// A generic resource, whole, for people: what a node has of one kind and type, or what of it is in use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Gres {
+    /// `gpu`, `shard`, `mps` …
+    pub(crate) kind: String,
+    /// The type, such as `a100` or `1g.5gb`.
+    pub(crate) model: Option<String>,
+    /// How many; `None` where it cannot be read.
+    pub(crate) count: Option<u64>,
+    /// What else is said of it.
+    pub(crate) detail: Detail,
+}
+
+/// What stands in parentheses behind a count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Detail {
+    /// Nothing.
+    None,
+    /// The sockets it is on (`S:0-1`).
+    Sockets(BTreeSet<u32>),
+    /// The devices in use (`IDX:0-1`; `IDX:N/A` is none).
+    Index(BTreeSet<u32>),
+    /// Shares in use of those of each device (`2/4,0/4,-/4`), `None` for `-`.
+    Shares(Vec<(Option<u32>, u32)>),
+    /// Anything else, as it stands.
+    Other(String),
+}
+
+/// Every part of a GRES text, GPUs and others; a text that cannot be split is one part of the kind `unreadable`.
+pub(super) fn list(text: &str) -> Vec<Gres> {
+    let Some(parts) = parts(text) else {
+        let detail = Detail::Other(text.to_owned());
+        return vec![Gres { kind: "unreadable".to_owned(), model: None, count: None, detail }];
+    };
+    let gres = |part: Part<'_>| Gres {
+        kind: part.kind.to_owned(),
+        model: part.model.map(str::to_owned),
+        count: match part.count {
+            Count::Number(count) => Some(count),
+            Count::Implied => Some(1),
+            Count::Unreadable => None,
+        },
+        detail: part.detail.map_or(Detail::None, detail),
+    };
+    parts.map(gres).collect()
+}
+
+fn detail(text: &str) -> Detail {
+    let read = match text.split_once(':') {
+        Some(("S", list)) => numbers(list).map(Detail::Sockets),
+        Some(("IDX", list)) => numbers(list).map(Detail::Index),
+        Some(_) => None,
+        None => text.split(',').map(share).collect::<Option<_>>().map(Detail::Shares),
+    };
+    read.unwrap_or_else(|| Detail::Other(text.to_owned()))
+}
+
+/// `2/4`, or `-/4`.
+fn share(text: &str) -> Option<(Option<u32>, u32)> {
+    let (used, of) = text.split_once('/')?;
+    let used = if used == "-" { None } else { Some(used.parse().ok()?) };
+    Some((used, of.parse().ok()?))
+}
+
+/// `0-1,3`; empty and `N/A` are none.
+fn numbers(list: &str) -> Option<BTreeSet<u32>> {
+    /// More devices or sockets than any node has.
+    const MAX: u32 = 4096;
+    let mut numbers = BTreeSet::new();
+    if matches!(list, "" | "N/A") {
+        return Some(numbers);
+    }
+    for range in list.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last > MAX {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    Some(numbers)
 }
 
 /// The count of `gres/gpu` in a TRES text such as `cpu=2,mem=4G,gres/gpu=2,gres/gpu:a100=1` (typed counts are part of
@@ -105,6 +237,11 @@ mod tests {
             ("gpu:a100:2(IDX:0,3),shard:a100:2(2/4,0/4,-/4,0/4),shard:0", Some(2)),
             ("gpumem:80", Some(0)),
             ("mps:100", Some(0)),
+            ("gpu:1g.5gb:7(S:0)", Some(7)),
+            ("gpu:1g.5gb", Some(1)),
+            ("gpu:a100_3g.20gb:2,gpu:a100_1g.5gb:3(S:1)", Some(5)),
+            ("bandwidth:lustre:no_consume:4G,gpu:h100:8", Some(8)),
+            ("N/A", Some(0)),
             ("gpu:a100:4(S:0-1", None),
             ("gpu:a100:4k", None),
             ("gpu:a100:", None),
@@ -121,6 +258,9 @@ mod tests {
             (Some("gpu:a100:2(IDX:0-1)"), 4, Some(2)),
             (Some("gpu:h100:1(IDX:0),gpu:l4:0(IDX:N/A)"), 4, Some(1)),
             (Some("gpu:a100:3"), 4, Some(3)),
+            (Some("gpu:h100:1(IDX:0),gpu:l4:0(IDX:)"), 4, Some(1)),
+            (Some("gpu:1g.5gb:2(IDX:0,3),gpu:3g.20gb:1(IDX:7)"), 8, Some(3)),
+            (Some("gpu:a100"), 4, None),
             (Some("shard:a100:2(2/4,0/4,0/4,0/4)"), 4, None),
             (Some(""), 4, None),
             (None, 4, None),
@@ -130,6 +270,46 @@ mod tests {
             (None, 0, Some(0)),
         ] {
             assert_eq!(gpus_used(text, configured), used, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_part_is_read_for_people() {
+        let set = |numbers: &[u32]| numbers.iter().copied().collect::<BTreeSet<_>>();
+        let gres = |kind: &str, model: &str, count, detail| Gres {
+            kind: kind.to_owned(),
+            model: Some(model.to_owned()).filter(|model| !model.is_empty()),
+            count,
+            detail,
+        };
+        for (text, expected) in [
+            ("", vec![]),
+            ("(null)", vec![]),
+            ("gpu:a100:4(S:0-1)", vec![gres("gpu", "a100", Some(4), Detail::Sockets(set(&[0, 1])))]),
+            (
+                "gpu:h100:1(IDX:0),gpu:l4:0(IDX:N/A),shard:0",
+                vec![
+                    gres("gpu", "h100", Some(1), Detail::Index(set(&[0]))),
+                    gres("gpu", "l4", Some(0), Detail::Index(set(&[]))),
+                    gres("shard", "", Some(0), Detail::None),
+                ],
+            ),
+            ("gpu:1g.5gb:2(IDX:0,3-4)", vec![gres("gpu", "1g.5gb", Some(2), Detail::Index(set(&[0, 3, 4])))]),
+            ("gpu:(null):2(IDX:0-1)", vec![gres("gpu", "", Some(2), Detail::Index(set(&[0, 1])))]),
+            (
+                "shard:a100:2(2/4,0/4,-/4)",
+                vec![gres(
+                    "shard",
+                    "a100",
+                    Some(2),
+                    Detail::Shares(vec![(Some(2), 4), (Some(0), 4), (None, 4)]),
+                )],
+            ),
+            ("gpu:4(S:9-1)", vec![gres("gpu", "", Some(4), Detail::Other("S:9-1".into()))]),
+            ("gpu:a100:4k", vec![gres("gpu", "a100", None, Detail::None)]),
+            ("gpu:4(", vec![gres("unreadable", "", None, Detail::Other("gpu:4(".into()))]),
+        ] {
+            assert_eq!(list(text), expected, "{text:?}");
         }
     }
 

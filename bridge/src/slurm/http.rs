@@ -3,12 +3,12 @@
 //! answers mean.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{HeaderValue, Method};
-use serde::Deserialize;
 use tokio::sync::Mutex;
 
+use super::answer::Asked;
 use super::error::Error;
 use super::token::Token;
 
@@ -82,7 +82,12 @@ impl Http {
         &self.address
     }
 
-    /// The whole body of a clean answer: 200, JSON, no errors in it.
+    /// For the errors of what is read from an answer.
+    pub(super) fn asked<'a>(&'a self, what: &'a str) -> Asked<'a> {
+        Asked::new(what, &self.user)
+    }
+
+    /// The body of an answer with status 2xx. Errors can stand in it all the same: whoever reads it looks for them.
     pub(super) async fn get(&self, path: &str) -> Result<Vec<u8>, Error> {
         self.request(&Method::GET, path, None, self.max_bytes).await
     }
@@ -94,7 +99,8 @@ impl Http {
 
     /// Never sent twice, except where the token was refused, which means that nothing was done.
     pub(super) async fn post(&self, path: &str, body: String) -> Result<(), Error> {
-        self.request(&Method::POST, path, Some(body), self.max_bytes).await.map(drop)
+        let answer = self.request(&Method::POST, path, Some(body), self.max_bytes).await?;
+        self.asked(&format!("POST {path}")).judge(&answer)
     }
 
     async fn request(
@@ -171,6 +177,7 @@ impl Http {
                 .header(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
                 .body(body);
         }
+        let sent = Instant::now();
         let mut response = request.send().await.map_err(|error| self.lost(asked, &error))?;
         let status = response.status().as_u16();
         let too_large = || Attempt::Failed(Error::TooLarge { asked: asked.to_owned(), limit });
@@ -185,12 +192,19 @@ impl Http {
             }
             body.extend_from_slice(&chunk);
         }
-        match judge(asked, &self.user, status, &body) {
-            Ok(()) => {
-                *idle = Some(client);
-                Ok(body)
+        // Never reuse a connection after anything else: 25.11 and later send a second answer after most errors.
+        if (200..300).contains(&status) {
+            *idle = Some(client);
+            return Ok(body);
+        }
+        match self.asked(asked).answered(status, sent.elapsed()).judge(&body) {
+            Ok(()) => Ok(body),
+            Err(error @ (Error::Credentials { .. } | Error::TokenOrDatabase { .. })) => {
+                Err(Attempt::BadToken(error, token))
             }
-            Err(error @ Error::Credentials { .. }) => Err(Attempt::BadToken(error, token)),
+            Err(error @ Error::TokenOrController { .. }) if *method == Method::GET => {
+                Err(Attempt::BadToken(error, token))
+            }
             Err(error) => Err(Attempt::Failed(error)),
         }
     }
@@ -232,74 +246,9 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What every answer of slurmrestd has, whatever it is about.
-#[derive(Deserialize)]
-struct Head {
-    #[serde(default)]
-    errors: Option<Vec<ApiError>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct ApiError {
-    description: Option<String>,
-    error: Option<String>,
-    #[serde(alias = "errno", alias = "error_code")]
-    error_number: Option<i64>,
-}
-
-/// Whether an answer is clean.
-fn judge(asked: &str, user: &str, status: u16, body: &[u8]) -> Result<(), Error> {
-    let head: Result<Head, _> = serde_json::from_slice(body);
-    let asked = asked.to_owned();
-    let errors = match head {
-        Ok(head) => head.errors.unwrap_or_default(),
-        // These come without JSON.
-        Err(_) if status == 401 => {
-            return Err(Error::Credentials { asked, status, said: excerpt(body) });
-        }
-        Err(_) if status == 404 && body.starts_with(b"Unable find requested URL") => {
-            return Err(Error::NoSuchUrl { asked });
-        }
-        Err(why) => {
-            return Err(Error::NotJson { asked, status, found: format!("{:?} ({why})", excerpt(body)) });
-        }
-    };
-    if errors.is_empty() && (200..300).contains(&status) {
-        return Ok(());
-    }
-    // The last one is the outermost; the others say which part of the request was at fault.
-    let number =
-        errors.iter().filter_map(|error| error.error_number).rfind(|number| *number != 0).unwrap_or(0);
-    let said = errors
-        .iter()
-        .map(|error| match (error.description.as_deref(), error.error.as_deref()) {
-            (Some(description), Some(text)) => format!("{description}: {text}"),
-            (Some(text), None) | (None, Some(text)) => text.to_owned(),
-            (None, None) => "an error without words".to_owned(),
-        })
-        .collect::<Vec<_>>()
-        .join("; ");
-    Err(match (status, number) {
-        // 1007 (protocol authentication) and 5005 (invalid credential) are what a bad token gives.
-        (401 | 511, _) | (_, 1007 | 5005) => Error::Credentials { asked, status, said },
-        // 1800 to 1803: slurmctld could not be connected to, or the connection broke.
-        (502, _) | (_, 1800..=1803) => Error::ControllerAway { asked, status, said },
-        // 2002 (access denied) and 2010 (invalid user id).
-        (_, 2002 | 2010) => Error::Forbidden { asked, user: user.to_owned(), said },
-        _ => Error::Refused { asked, status, number, said },
-    })
-}
-
-fn excerpt(body: &[u8]) -> String {
-    String::from_utf8_lossy(&body[..body.len().min(160)]).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    type Check = fn(&Result<(), Error>) -> bool;
 
     #[test]
     fn addresses() {
@@ -314,40 +263,6 @@ mod tests {
             ("head:6820", None),
         ] {
             assert_eq!(Address::parse(url).ok(), address, "{url}");
-        }
-    }
-
-    #[test]
-    fn answers_are_judged_by_what_they_are() {
-        let errors = |number: i64, text: &str| {
-            format!(r#"{{"errors":[{{"description":"d","error_number":{number},"error":"{text}"}}]}}"#)
-        };
-        let table: [(u16, String, Check); 15] = [
-            (200, r#"{"nodes":[],"errors":[],"warnings":[]}"#.into(), |r| r.is_ok()),
-            (200, r#"{"nodes":[]}"#.into(), |r| r.is_ok()),
-            (200, errors(0, "No error"), |r| matches!(r, Err(Error::Refused { number: 0, .. }))),
-            (200, r#"{"nodes":[{"name":"gp"#.into(), |r| matches!(r, Err(Error::NotJson { .. }))),
-            (200, "<html>login</html>".into(), |r| matches!(r, Err(Error::NotJson { .. }))),
-            (200, String::new(), |r| matches!(r, Err(Error::NotJson { .. }))),
-            (401, "Authentication failure".into(), |r| matches!(r, Err(Error::Credentials { .. }))),
-            (511, errors(1007, "Protocol authentication error"), |r| {
-                matches!(r, Err(Error::Credentials { .. }))
-            }),
-            (500, errors(5005, "x"), |r| matches!(r, Err(Error::Credentials { .. }))),
-            (500, errors(2010, "Invalid user id"), |r| matches!(r, Err(Error::Forbidden { .. }))),
-            (502, errors(1800, "Unable to contact"), |r| matches!(r, Err(Error::ControllerAway { .. }))),
-            (502, "<html>Bad gateway</html>".into(), |r| matches!(r, Err(Error::NotJson { .. }))),
-            (500, r#"{"errors":[]}"#.into(), |r| matches!(r, Err(Error::Refused { number: 0, .. }))),
-            (404, "Unable find requested URL. Please view /openapi/v3".into(), |r| {
-                matches!(r, Err(Error::NoSuchUrl { .. }))
-            }),
-            (404, errors(2017, "Invalid job id specified"), |r| {
-                matches!(r, Err(Error::Refused { number: 2017, .. }))
-            }),
-        ];
-        for (status, body, check) in table {
-            let judged = judge("GET /x", "slurm", status, body.as_bytes());
-            assert!(check(&judged), "{status} {body}: {judged:?}");
         }
     }
 }

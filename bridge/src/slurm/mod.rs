@@ -1,15 +1,21 @@
 //! The Slurm port: one look, one write at a time, in the words of [`gpu_bridge_core::facts::slurm`]. REST versions and
 //! JSON shapes never leave this module; it decides nothing.
 
+mod answer;
+#[cfg(test)]
+mod captures;
+pub(crate) mod decode;
 mod error;
 mod gres;
 mod hostlist;
 mod http;
 mod jobs;
+mod json;
 pub mod plan;
 pub mod rest;
 pub mod scontrol;
 mod shape;
+mod tasks;
 mod token;
 mod version;
 
@@ -21,7 +27,9 @@ use gpu_bridge_core::facts::slurm::{Action, Slurm as SlurmFacts};
 use gpu_bridge_core::ids::JobId;
 
 pub use self::error::Error;
+pub(crate) use self::gres::{Detail, Gres};
 pub use self::rest::{Client, connect};
+pub(crate) use self::shape::JobRecord;
 
 /// A Slurm cluster, real or simulated.
 #[async_trait]

@@ -51,6 +51,41 @@ pub fn undrain(name: &SlurmNodeName, node: &Node, reason: &str) -> Result<Step<(
     }
 }
 
+/// What is written of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NodeWrite<'a> {
+    /// DRAIN with this reason.
+    Drain {
+        /// The reason.
+        reason: &'a str,
+    },
+    /// UNDRAIN.
+    Undrain,
+}
+
+impl NodeWrite<'_> {
+    /// As slurmrestd takes it at `node/NAME`.
+    pub(super) fn body(&self) -> String {
+        match self {
+            Self::Drain { reason } => serde_json::json!({"state": ["DRAIN"], "reason": reason}),
+            Self::Undrain => serde_json::json!({"state": ["UNDRAIN"]}),
+        }
+        .to_string()
+    }
+
+    /// As scontrol takes it.
+    pub(super) fn arguments(&self, node: &str) -> Vec<String> {
+        let mut arguments = vec!["update".to_owned(), format!("NodeName={node}")];
+        match self {
+            Self::Drain { reason } => {
+                arguments.extend(["State=DRAIN".to_owned(), format!("Reason={reason}")])
+            }
+            Self::Undrain => arguments.push("State=UNDRAIN".to_owned()),
+        }
+        arguments
+    }
+}
+
 /// Slurm sets this itself where nodes are named.
 const SPEC_NODES: &str = "SPEC_NODES";
 const MAINT: &str = "MAINT";
@@ -189,6 +224,21 @@ mod tests {
         // A reason left over without DRAIN is no drain.
         let left = Node { flags: BTreeSet::new(), ..node(Some(OURS)) };
         assert_eq!(outcome(drain(&name, &left, OURS, None)), Write);
+    }
+
+    #[test]
+    fn a_node_is_written_the_same_through_both_mouths() {
+        for (write, body, arguments) in [
+            (
+                NodeWrite::Drain { reason: OURS },
+                r#"{"reason":"gpu-bridge:h0042 e7 window","state":["DRAIN"]}"#,
+                &["update", "NodeName=gpu1", "State=DRAIN", "Reason=gpu-bridge:h0042 e7 window"][..],
+            ),
+            (NodeWrite::Undrain, r#"{"state":["UNDRAIN"]}"#, &["update", "NodeName=gpu1", "State=UNDRAIN"]),
+        ] {
+            assert_eq!(write.body(), body);
+            assert_eq!(write.arguments("gpu1"), arguments);
+        }
     }
 
     fn at(second: i64) -> Timestamp {

@@ -1,4 +1,4 @@
-//! The real Slurm port: slurmrestd for looks and drains, scontrol for what its version cannot write. It decides nothing
+//! The real Slurm port: slurmrestd for looks, and slurmrestd or scontrol for writes, as its version can. It decides nothing
 //! beyond whether a single write is ours to make; every write is read back.
 
 use std::collections::BTreeMap;
@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use gpu_bridge_core::facts::slurm::{
-    Action, Node, NodeFlag, Partition, Reservation, ReservationSpec, Slurm as SlurmFacts,
+    Action, Job, JobState, Node, NodeFlag, Partition, Reservation, ReservationSpec, Slurm as SlurmFacts,
 };
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use gpu_bridge_core::mark;
 use tokio::sync::{Mutex, RwLock};
 
+use super::answer::Asked;
 use super::error::Error;
 use super::http::{Address, Http};
 use super::jobs::Details;
-use super::plan::{self, Step};
+use super::plan::{self, NodeWrite, Step};
 use super::scontrol::{Failure, Scontrol};
 use super::shape::{self, JobMark};
-use super::version::{Family, VERSIONS, Version, known};
+use super::version::{Family, Jobs, Mouth, VERSIONS, Version, known};
 use super::{Options, Slurm};
 use crate::daemon::clock::{Clock, SystemClock};
 
@@ -32,8 +33,12 @@ const RESERVE_ROUNDS: u32 = 8;
 /// Between rounds that wait for slurmctld.
 const ROUND_PAUSE: Duration = Duration::from_millis(500);
 
-/// Error numbers of Slurm (`slurm/slurm_errno.h`).
-const INVALID_JOB_ID: i64 = 2017;
+/// The jobs of a look.
+struct Listed {
+    jobs: BTreeMap<JobId, Job>,
+    pending_unread: u32,
+    highest_job_id: Option<JobId>,
+}
 
 /// A real Slurm cluster.
 pub struct Client {
@@ -61,9 +66,8 @@ pub fn connect(options: Options) -> Result<Client, Error> {
     let pinned = match &options.api_version {
         None => None,
         Some(name) => {
-            let version = VERSIONS.into_iter().find(|version| version.name == name);
             let unknown = || Error::Options(format!("api_version {name:?} is none of {}", known()));
-            Some(version.ok_or_else(unknown)?)
+            Some(Version::named(name).ok_or_else(unknown)?)
         }
     };
     let http =
@@ -131,9 +135,17 @@ impl Client {
         for version in VERSIONS {
             match self.http.get(&format!("/slurm/{}/ping/", version.name)).await {
                 Err(Error::NoSuchUrl { .. }) => {}
-                // It knows the URL; what it says of slurmctld shows at the next request.
-                Ok(_) | Err(Error::ControllerAway { .. } | Error::Refused { .. }) => {
-                    tracing::info!(version = version.name, at = %self.http.address(), "slurmrestd answers");
+                // It knows the URL; what it says of slurmctld and token shows at the next request.
+                Ok(_)
+                | Err(
+                    Error::ControllerAway { .. }
+                    | Error::DatabaseAway { .. }
+                    | Error::TokenOrController { .. }
+                    | Error::TokenOrDatabase { .. }
+                    | Error::Refused { .. },
+                ) => {
+                    let Version { name, served_by, node, jobs, .. } = version;
+                    tracing::info!(version = name, of = served_by, ?node, ?jobs, at = %self.http.address(), "slurmrestd answers");
                     *self.version.write().await = Some(version);
                     return Ok(version);
                 }
@@ -148,7 +160,7 @@ impl Client {
         &self,
         path: &str,
         limit: Option<usize>,
-        read: impl Fn(Family, &str, &[u8]) -> Result<T, Error>,
+        read: impl Fn(Family, &Asked<'_>, &[u8]) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let version = self.version().await?;
         let path = format!("/slurm/{}/{path}", version.name);
@@ -157,7 +169,7 @@ impl Client {
             Some(limit) => self.http.get_within(&path, limit).await,
         };
         match body {
-            Ok(body) => read(version.family, &format!("GET {path}"), &body),
+            Ok(body) => read(version.family, &self.http.asked(&format!("GET {path}")), &body),
             Err(error) => {
                 self.forget_version(&error).await;
                 Err(error)
@@ -174,47 +186,28 @@ impl Client {
 
     /// Never `GET node/X`: that is stale in every release.
     async fn nodes(&self) -> Result<BTreeMap<SlurmNodeName, Node>, Error> {
-        self.get("nodes/", None, |family, asked, body| match family {
-            Family::Sin => shape::nodes(asked, body),
-        })
-        .await
+        self.get("nodes/", None, shape::nodes).await
     }
 
     async fn reservations(&self) -> Result<BTreeMap<String, Reservation>, Error> {
-        self.get("reservations/", None, |family, asked, body| match family {
-            Family::Sin => shape::reservations(asked, body),
-        })
-        .await
+        self.get("reservations/", None, |_, asked, body| shape::reservations(asked, body)).await
     }
 
     async fn partitions(&self) -> Result<BTreeMap<String, Partition>, Error> {
-        self.get("partitions/", None, |family, asked, body| match family {
-            Family::Sin => shape::partitions(asked, body),
-        })
-        .await
+        self.get("partitions/", None, shape::partitions).await
     }
 
     async fn job_marks(&self) -> Result<BTreeMap<JobId, JobMark>, Error> {
-        self.get("jobs/state/", None, |family, asked, body| match family {
-            Family::Sin => shape::job_marks(asked, body),
-        })
-        .await
+        self.get("jobs/state/", None, |_, asked, body| shape::job_marks(asked, body)).await
     }
 
     /// `None` where Slurm knows no such job any more.
-    async fn job(
-        &self,
-        id: JobId,
-        limit: Option<usize>,
-    ) -> Result<Option<gpu_bridge_core::facts::slurm::Job>, Error> {
-        let answer = self
-            .get(&format!("job/{id}"), limit, |family, asked, body| match family {
-                Family::Sin => shape::job(asked, body, id),
-            })
-            .await;
-        match answer {
-            Err(Error::Refused { number: INVALID_JOB_ID, .. }) => Ok(None),
-            other => other,
+    async fn job(&self, id: JobId, limit: Option<usize>) -> Result<Option<Job>, Error> {
+        let read = |family, asked: &Asked<'_>, body: &[u8]| shape::job(family, asked, body, id);
+        match self.get(&format!("job/{id}"), limit, read).await {
+            Ok(record) => Ok(record.map(|record| record.job)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -223,6 +216,15 @@ impl Client {
         let partitions = self.partitions().await?;
         let reservations = self.reservations().await?;
         let nodes = self.nodes().await?;
+        let Listed { jobs, pending_unread, highest_job_id } = match self.version().await?.jobs {
+            Jobs::States => self.jobs_by_state(watched).await?,
+            Jobs::Whole => self.jobs_whole(watched).await?,
+        };
+        Ok(SlurmFacts { nodes, jobs, reservations, partitions, highest_job_id, pending_unread })
+    }
+
+    /// Every job's state, and the records of those that matter.
+    async fn jobs_by_state(&self, watched: &[JobId]) -> Result<Listed, Error> {
         let marks = self.job_marks().await?;
         let mut details = self.details.lock().await;
         let wanted = details.begin(&marks, watched);
@@ -252,7 +254,16 @@ impl Client {
         drop(details);
         jobs.append(&mut by_id);
         let highest_job_id = marks.keys().chain(jobs.keys()).max().copied();
-        Ok(SlurmFacts { nodes, jobs, reservations, partitions, highest_job_id, pending_unread })
+        Ok(Listed { jobs, pending_unread, highest_job_id })
+    }
+
+    /// Every job's record. A listing shows jobs in their epilog too, so that nothing is left to ask for by id.
+    async fn jobs_whole(&self, watched: &[JobId]) -> Result<Listed, Error> {
+        let records = self.get("jobs/", None, shape::jobs).await?;
+        let highest_job_id = records.keys().next_back().copied();
+        let wanted = |job: &Job| job.state != JobState::Finished || watched.contains(&job.id);
+        let jobs = records.into_values().map(|record| record.job).filter(wanted);
+        Ok(Listed { jobs: jobs.map(|job| (job.id, job)).collect(), pending_unread: 0, highest_job_id })
     }
 
     /// The node, as GET nodes shows it.
@@ -266,8 +277,7 @@ impl Client {
         match plan::drain(name, &node, reason, over)? {
             Step::Done => Ok(()),
             Step::Write(()) => {
-                let body = serde_json::json!({"state": ["DRAIN"], "reason": reason});
-                let sent = self.post_node(name, &body).await;
+                let sent = self.write_node(name, &NodeWrite::Drain { reason }).await;
                 let node = self.node(name).await.map_err(not_read_back)?;
                 match plan::drain(name, &node, reason, None) {
                     Ok(Step::Done) => Ok(()),
@@ -288,7 +298,7 @@ impl Client {
         match plan::undrain(name, &node, reason)? {
             Step::Done => Ok(()),
             Step::Write(()) => {
-                let sent = self.post_node(name, &serde_json::json!({"state": ["UNDRAIN"]})).await;
+                let sent = self.write_node(name, &NodeWrite::Undrain).await;
                 let node = self.node(name).await.map_err(not_read_back)?;
                 // Someone may have drained it meanwhile: then it is theirs, and said so.
                 match plan::undrain(name, &node, reason)? {
@@ -301,14 +311,21 @@ impl Client {
         }
     }
 
-    async fn post_node(&self, name: &SlurmNodeName, body: &serde_json::Value) -> Result<(), Error> {
+    /// By the mouth that can.
+    async fn write_node(&self, name: &SlurmNodeName, write: &NodeWrite<'_>) -> Result<(), Error> {
+        let name = plain(name.as_str(), "a node's name")?;
         let version = self.version().await?;
-        let path = format!("/slurm/{}/node/{}", version.name, plain(name.as_str(), "a node's name")?);
-        let sent = self.http.post(&path, body.to_string()).await;
-        if let Err(error) = &sent {
-            self.forget_version(error).await;
+        match version.node {
+            Mouth::Scontrol => self.scontrol.run(&write.arguments(name)).await.map_err(Error::from),
+            Mouth::Rest => {
+                let path = format!("/slurm/{}/node/{name}", version.name);
+                let sent = self.http.post(&path, write.body()).await;
+                if let Err(error) = &sent {
+                    self.forget_version(error).await;
+                }
+                sent
+            }
         }
-        sent
     }
 
     async fn reserve(&self, spec: &ReservationSpec) -> Result<(), Error> {
@@ -401,3 +418,6 @@ fn plain<'a>(name: &'a str, what: &'static str) -> Result<&'a str, Error> {
     }
     Ok(name)
 }
+
+#[cfg(test)]
+mod tests;

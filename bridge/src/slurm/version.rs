@@ -1,10 +1,33 @@
-//! Which REST versions we speak, and what each can do. The one place to extend for another release.
+//! Which REST versions we speak, how each one's answers look and what each can do: the one table to extend for another
+//! release (`docs/slurm-versions.md` says how). Decides by which mouth a write goes, and speaks through neither.
 
-/// A family of JSON shapes.
+/// A family of JSON shapes. Numbers are read in every form by all of them; what differs is where a state stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
-    /// Numbers as `{"set","infinite","number"}`, states as lists of words (v0.0.40 and later).
-    Sin,
+    /// A state is one word (a node's in lower case, its flags in `state_flags`), a partition is flat (up to v0.0.38).
+    Words,
+    /// A node's state is a list of words, a job's one word; partitions are nested and do not tell their state (v0.0.39).
+    Mixed,
+    /// States are lists of words, numbers `{"set","infinite","number"}` (v0.0.40 and later).
+    Lists,
+}
+
+/// What slurmctld is told through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mouth {
+    /// slurmrestd.
+    Rest,
+    /// `scontrol`.
+    Scontrol,
+}
+
+/// How all jobs are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Jobs {
+    /// `jobs/state` for all, `job/ID` for those that matter.
+    States,
+    /// `jobs/`, whole: there is nothing else.
+    Whole,
 }
 
 /// A REST version.
@@ -12,15 +35,84 @@ pub(super) enum Family {
 pub(super) struct Version {
     /// As it stands in a URL.
     pub(super) name: &'static str,
+    /// The releases of Slurm that serve it.
+    pub(super) served_by: &'static str,
     /// How its answers look.
     pub(super) family: Family,
+    /// What a node's state is written through. (Reservations go through scontrol in every version: REST can make them since
+    /// v0.0.43, but takes no single flag away.)
+    pub(super) node: Mouth,
+    /// How jobs are listed.
+    pub(super) jobs: Jobs,
 }
 
-/// Newest first: the first one that is served is used.
-pub(super) const VERSIONS: [Version; 2] =
-    [Version { name: "v0.0.42", family: Family::Sin }, Version { name: "v0.0.41", family: Family::Sin }];
+/// Newest first: the first one that is served is used. (v0.0.36 shows a drained node as "idle" and is never used.)
+pub(super) const VERSIONS: [Version; 9] = [
+    version("v0.0.45", "26.05", Family::Lists, Mouth::Rest, Jobs::States),
+    version("v0.0.44", "25.11, 26.05", Family::Lists, Mouth::Rest, Jobs::States),
+    version("v0.0.43", "25.05, 25.11, 26.05", Family::Lists, Mouth::Rest, Jobs::States),
+    version("v0.0.42", "24.11, 25.05, 25.11, 26.05", Family::Lists, Mouth::Rest, Jobs::States),
+    version("v0.0.41", "24.05, 24.11, 25.05, 25.11", Family::Lists, Mouth::Rest, Jobs::States),
+    version("v0.0.40", "23.11, 24.05, 24.11, 25.05", Family::Lists, Mouth::Rest, Jobs::Whole),
+    version("v0.0.39", "23.02, 23.11", Family::Mixed, Mouth::Rest, Jobs::Whole),
+    version("v0.0.38", "22.05, 23.02, 23.11", Family::Words, Mouth::Scontrol, Jobs::Whole),
+    version("v0.0.37", "22.05, 23.02", Family::Words, Mouth::Scontrol, Jobs::Whole),
+];
+
+const fn version(
+    name: &'static str,
+    served_by: &'static str,
+    family: Family,
+    node: Mouth,
+    jobs: Jobs,
+) -> Version {
+    Version { name, served_by, family, node, jobs }
+}
+
+impl Version {
+    /// The version of this name, where we speak it.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        VERSIONS.into_iter().find(|version| version.name == name)
+    }
+}
 
 /// All names, for messages.
 pub(super) fn known() -> String {
     VERSIONS.map(|version| version.name).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of `docs/slurm-versions.md`.
+    fn table() -> String {
+        let mut text = "| REST version | served by Slurm | drain, undrain | reservations | jobs |\n|---|---|---|---|---|\n".to_owned();
+        for version in VERSIONS {
+            let node = match version.node {
+                Mouth::Rest => "REST",
+                Mouth::Scontrol => "scontrol",
+            };
+            let jobs = match version.jobs {
+                Jobs::States => "REST: jobs/state, job/ID",
+                Jobs::Whole => "REST: jobs, whole",
+            };
+            let Version { name, served_by, .. } = version;
+            text.push_str(&format!("| {name} | {served_by} | {node} | scontrol | {jobs} |\n"));
+        }
+        text
+    }
+
+    #[test]
+    fn the_docs_have_the_table_of_versions() {
+        let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/slurm-versions.md");
+        let docs = std::fs::read_to_string(docs).unwrap();
+        assert!(docs.contains(&table()), "docs/slurm-versions.md should have:\n{}", table());
+    }
+
+    #[test]
+    fn the_newest_comes_first() {
+        assert!(VERSIONS.is_sorted_by(|a, b| a.name > b.name));
+        assert_eq!(Version::named("v0.0.36"), None);
+    }
 }

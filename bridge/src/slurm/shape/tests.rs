@@ -3,7 +3,36 @@
 use gpu_bridge_core::facts::slurm::NodeFlag as Flag;
 use serde_json::{Value, json};
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_bridge_core::facts::slurm::{BaseState, Job, JobState, Node, Partition, Reservation};
+use gpu_bridge_core::ids::{JobId, SlurmNodeName};
+use jiff::{SignedDuration, Timestamp};
+
+use super::super::version::Family;
 use super::*;
+
+const ASKED: fn(&'static str) -> Asked<'static> = |what| Asked::new(what, "slurm");
+
+fn nodes(what: &'static str, body: &[u8]) -> Result<BTreeMap<SlurmNodeName, Node>, Error> {
+    super::nodes(Family::Lists, &ASKED(what), body)
+}
+
+fn job_marks(what: &'static str, body: &[u8]) -> Result<BTreeMap<JobId, JobMark>, Error> {
+    super::job_marks(&ASKED(what), body)
+}
+
+fn job(what: &'static str, body: &[u8], id: JobId) -> Result<Option<Job>, Error> {
+    Ok(super::job(Family::Lists, &ASKED(what), body, id)?.map(|record| record.job))
+}
+
+fn reservations(what: &'static str, body: &[u8]) -> Result<BTreeMap<String, Reservation>, Error> {
+    super::reservations(&ASKED(what), body)
+}
+
+fn partitions(what: &'static str, body: &[u8]) -> Result<BTreeMap<String, Partition>, Error> {
+    super::partitions(Family::Lists, &ASKED(what), body)
+}
 
 const NODES: &str = include_str!("../fixtures/nodes.json");
 const JOBS: &str = include_str!("../fixtures/jobs.json");
@@ -216,25 +245,8 @@ fn reservations_and_partitions_are_read() {
     );
     assert_eq!(partitions["debug"].max_time, Some(SignedDuration::from_mins(30)));
     for odd in [RESERVATIONS.replace("\"gpu2\"", "\"gpu[\""), RESERVATIONS.replace("node_list", "nodes")] {
-        assert!(super::reservations("GET", odd.as_bytes()).is_err());
+        assert!(self::reservations("GET", odd.as_bytes()).is_err());
     }
     let down = PARTITIONS.replace("\"UP\"", "\"DRAIN\"");
-    assert!(!super::partitions("GET", down.as_bytes()).unwrap()["main"].up);
-}
-
-#[test]
-fn numbers_may_be_missing_or_infinite() {
-    for (text, expected) in [
-        ("null", Sin::Unset),
-        ("5", Sin::Number(5)),
-        ("2.0", Sin::Number(2)),
-        (r#"{"set":true,"infinite":false,"number":30}"#, Sin::Number(30)),
-        (r#"{"set":false,"infinite":true,"number":0}"#, Sin::Infinite),
-        (r#"{"set":false,"infinite":false,"number":0}"#, Sin::Unset),
-        ("{}", Sin::Unset),
-    ] {
-        assert_eq!(serde_json::from_str::<Sin>(text).unwrap(), expected, "{text}");
-    }
-    assert!(serde_json::from_str::<Sin>(r#"{"set":true}"#).is_err());
-    assert!(serde_json::from_str::<Sin>(r#""soon""#).is_err());
+    assert!(!self::partitions("GET", down.as_bytes()).unwrap()["main"].up);
 }

@@ -1,0 +1,185 @@
+//! The port against a slurmrestd that serves saved answers of one release: which version it takes, what it sees through
+//! it, and by which mouth it writes.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex as StdMutex;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{Method, StatusCode, Uri};
+use gpu_bridge_core::facts::slurm::BaseState;
+
+use super::*;
+
+/// A release's own words for a URL that it does not serve.
+const OLD_404: &str = "Unable find requested URL. Please view /openapi/v3 for API reference.";
+const NEW_404: &str = "Unable to find requested URL endpoint. Please query the '/openapi/v3' endpoint.";
+
+/// What is served now: the folder of a release, and versions of it.
+#[derive(Clone)]
+struct Served {
+    release: &'static str,
+    versions: Vec<&'static str>,
+}
+
+type Shared = Arc<StdMutex<(Served, Vec<String>)>>;
+
+async fn answer(State(shared): State<Shared>, method: Method, uri: Uri) -> (StatusCode, String) {
+    let mut shared = shared.lock().unwrap();
+    shared.1.push(format!("{method} {}", uri.path()));
+    let Served { release, versions } = shared.0.clone();
+    let missing = if release == "26.05" { NEW_404 } else { OLD_404 };
+    let path: Vec<&str> = uri.path().trim_matches('/').splitn(3, '/').collect();
+    let file = match path[..] {
+        ["slurm", version, what] if versions.contains(&version) => {
+            let name = match what {
+                "jobs/state" => "jobs-state",
+                // Each job is found among all of them.
+                what if what.starts_with("job/") => "jobs",
+                what => what,
+            };
+            fixtures().join(release).join(version).join(format!("{name}.json"))
+        }
+        _ => return (StatusCode::NOT_FOUND, missing.to_owned()),
+    };
+    match (method, std::fs::read_to_string(file)) {
+        (Method::GET, Ok(body)) => (StatusCode::OK, body),
+        (Method::POST, _) => (StatusCode::OK, r#"{"errors":[]}"#.to_owned()),
+        _ => (StatusCode::NOT_FOUND, missing.to_owned()),
+    }
+}
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/slurm/fixtures")
+}
+
+struct World {
+    client: Client,
+    shared: Shared,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    /// `scontrol` writes its arguments to a file.
+    async fn of(release: &'static str, versions: &[&'static str]) -> Self {
+        let served = Served { release, versions: versions.to_vec() };
+        let shared: Shared = Arc::new(StdMutex::new((served, Vec::new())));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let app = Router::new().fallback(answer).with_state(Arc::clone(&shared));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let folder = tempfile::tempdir().unwrap();
+        let token_file = folder.path().join("token");
+        std::fs::write(&token_file, "token").unwrap();
+        let script = format!("printf '%s\\n' \"$@\" >> {}", folder.path().join("scontrol").display());
+        let client = connect(Options {
+            url,
+            token_file: Some(token_file),
+            scontrol: ["sh", "-c", &script, "scontrol"].map(str::to_owned).into(),
+            ..Options::default()
+        })
+        .unwrap();
+        Self { client, shared, folder }
+    }
+
+    fn serve(&self, release: &'static str, versions: &[&'static str]) {
+        self.shared.lock().unwrap().0 = Served { release, versions: versions.to_vec() };
+    }
+
+    /// What was written: POSTs, and scontrol's arguments.
+    fn written(&self) -> (Vec<String>, Vec<String>) {
+        let asked = self.shared.lock().unwrap().1.clone();
+        let posts = asked.into_iter().filter(|line| line.starts_with("POST")).collect();
+        let scontrol = std::fs::read_to_string(self.folder.path().join("scontrol")).unwrap_or_default();
+        (posts, scontrol.lines().map(str::to_owned).collect())
+    }
+}
+
+#[tokio::test]
+async fn the_best_version_that_both_know_is_taken() {
+    for (release, served, taken) in [
+        ("22.05", &["v0.0.36", "v0.0.37", "v0.0.38"][..], Some("v0.0.38")),
+        ("22.05", &["v0.0.37"], Some("v0.0.37")),
+        ("22.05", &["v0.0.36"], None),
+        ("23.11", &["v0.0.38", "v0.0.39", "v0.0.40"], Some("v0.0.40")),
+        ("24.11", &["v0.0.40", "v0.0.41", "v0.0.42"], Some("v0.0.42")),
+        ("26.05", &["v0.0.42", "v0.0.43", "v0.0.44", "v0.0.45"], Some("v0.0.45")),
+        // A release newer than we know: the newest known one, or a clear stop.
+        ("26.05", &["v0.0.44", "v0.0.45", "v0.0.46", "v0.0.47"], Some("v0.0.45")),
+        ("26.05", &["v0.0.46", "v0.0.47"], None),
+    ] {
+        let world = World::of(release, served).await;
+        let found = world.client.api_version().await;
+        match taken {
+            Some(version) => assert_eq!(found.unwrap(), version, "{served:?}"),
+            None => assert!(matches!(found, Err(Error::NoVersion { .. })), "{served:?}: {found:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_upgrade_under_us_is_noticed_at_the_next_look() {
+    let world = World::of("24.11", &["v0.0.40", "v0.0.41", "v0.0.42"]).await;
+    assert!(world.client.look(&[]).await.is_ok());
+    // Upgraded twice, past all that it served.
+    world.serve("26.05", &["v0.0.45", "v0.0.46"]);
+    assert!(matches!(world.client.look(&[]).await, Err(Error::NoSuchUrl { .. })));
+    assert!(world.client.look(&[]).await.is_ok());
+    assert_eq!(world.client.api_version().await.unwrap(), "v0.0.45");
+}
+
+#[tokio::test]
+async fn the_same_cluster_is_seen_through_every_family() {
+    let mut seen = BTreeSet::new();
+    for (release, version) in
+        [("22.05", "v0.0.38"), ("23.11", "v0.0.40"), ("24.11", "v0.0.42"), ("26.05", "v0.0.45")]
+    {
+        let world = World::of(release, &[version]).await;
+        let facts = world.client.look(&[JobId(15), JobId(999)]).await.unwrap();
+        let states: Vec<_> = facts.nodes.values().map(|node| (node.state.clone(), node.gpus_used)).collect();
+        assert_eq!(
+            states,
+            [
+                (BaseState::Mixed, Some(4)),
+                (BaseState::Allocated, Some(4)),
+                (BaseState::Mixed, Some(1)),
+                (BaseState::Mixed, Some(1)),
+            ],
+            "{release}"
+        );
+        // A finished job only because it is watched; no others.
+        let ids: Vec<u32> = facts.jobs.keys().map(|id| id.0).collect();
+        assert_eq!(ids, (1..=15).chain([17]).collect::<Vec<_>>(), "{release}");
+        assert_eq!((facts.highest_job_id, facts.pending_unread), (Some(JobId(17)), 0), "{release}");
+        seen.insert(format!(
+            "{:?}",
+            facts.jobs.values().map(|job| (&job.nodes, job.gpus_per_node)).collect::<Vec<_>>()
+        ));
+    }
+    assert_eq!(seen.len(), 1, "{seen:#?}");
+}
+
+#[tokio::test]
+async fn what_rest_cannot_write_goes_through_scontrol() {
+    let drain = Action::Drain {
+        node: SlurmNodeName::from("gpu1"),
+        reason: "gpu-bridge:h0042 e7 window".to_owned(),
+        over: None,
+    };
+    let arguments = ["update", "NodeName=gpu1", "State=DRAIN", "Reason=gpu-bridge:h0042 e7 window"];
+    for (release, version, posts, scontrol) in [
+        ("22.05", "v0.0.37", vec![], arguments.to_vec()),
+        ("22.05", "v0.0.38", vec![], arguments.to_vec()),
+        ("23.11", "v0.0.39", vec!["POST /slurm/v0.0.39/node/gpu1"], vec![]),
+        ("26.05", "v0.0.45", vec!["POST /slurm/v0.0.45/node/gpu1"], vec![]),
+    ] {
+        let world = World::of(release, &[version]).await;
+        // The saved answers do not change: a write that is not seen done is an error by either mouth.
+        let done = world.client.act(&drain).await;
+        assert!(matches!(done, Err(Error::NotSeen { .. })), "{version}: {done:?}");
+        let written = world.written();
+        assert_eq!(written.0, posts, "{version}");
+        assert_eq!(written.1, scontrol, "{version}");
+    }
+}
