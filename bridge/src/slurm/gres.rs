@@ -181,14 +181,14 @@ fn share(text: &str) -> Option<(Option<u32>, u32)> {
 }
 
 /// `0-1,3`; empty and `N/A` are none.
-fn numbers(list: &str) -> Option<BTreeSet<u32>> {
+fn numbers(text: &str) -> Option<BTreeSet<u32>> {
     /// More devices or sockets than any node has.
     const MAX: u32 = 4096;
     let mut numbers = BTreeSet::new();
-    if matches!(list, "" | "N/A") {
+    if matches!(text, "" | "N/A") {
         return Some(numbers);
     }
-    for range in list.split(',') {
+    for range in text.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
         if first > last || last > MAX {

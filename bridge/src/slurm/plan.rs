@@ -78,7 +78,7 @@ impl NodeWrite<'_> {
         let mut arguments = vec!["update".to_owned(), format!("NodeName={node}")];
         match self {
             Self::Drain { reason } => {
-                arguments.extend(["State=DRAIN".to_owned(), format!("Reason={reason}")])
+                arguments.extend(["State=DRAIN".to_owned(), format!("Reason={reason}")]);
             }
             Self::Undrain => arguments.push("State=UNDRAIN".to_owned()),
         }

@@ -87,8 +87,7 @@ mod tests {
 
     /// The table of `docs/slurm-versions.md`.
     fn table() -> String {
-        let mut text = "| REST version | served by Slurm | drain, undrain | reservations | jobs |\n|---|---|---|---|---|\n".to_owned();
-        for version in VERSIONS {
+        let row = |version: Version| {
             let node = match version.node {
                 Mouth::Rest => "REST",
                 Mouth::Scontrol => "scontrol",
@@ -97,10 +96,10 @@ mod tests {
                 Jobs::States => "REST: jobs/state, job/ID",
                 Jobs::Whole => "REST: jobs, whole",
             };
-            let Version { name, served_by, .. } = version;
-            text.push_str(&format!("| {name} | {served_by} | {node} | scontrol | {jobs} |\n"));
-        }
-        text
+            format!("| {} | {} | {node} | scontrol | {jobs} |\n", version.name, version.served_by)
+        };
+        let head = "| REST version | served by Slurm | drain, undrain | reservations | jobs |\n|---|---|---|---|---|\n";
+        head.to_owned() + &VERSIONS.map(row).concat()
     }
 
     #[test]

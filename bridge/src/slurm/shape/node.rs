@@ -131,11 +131,9 @@ fn state(family: Family, shape: &Shape<'_>) -> (BaseState, BTreeSet<NodeFlag>) {
     match (family, &shape.state, &shape.state_flags) {
         (Family::Words, Words::One(word), Some(flags)) => {
             seen.word(&word.to_ascii_uppercase());
-            flags.iter().for_each(|flag| seen.word(flag));
+            seen.words(flags);
         }
-        (Family::Mixed | Family::Lists, Words::Many(words), _) => {
-            words.iter().for_each(|word| seen.word(word))
-        }
+        (Family::Mixed | Family::Lists, Words::Many(words), _) => seen.words(words),
         (Family::Words | Family::Mixed | Family::Lists, Words::One(_) | Words::Many(_), _) => {
             let found = format!("unreadable: state {:?}, flags {:?}", shape.state, shape.state_flags);
             return (BaseState::Other(found), BTreeSet::new());
@@ -151,6 +149,12 @@ struct States {
 }
 
 impl States {
+    fn words(&mut self, words: &[Text<'_>]) {
+        for word in words {
+            self.word(word);
+        }
+    }
+
     fn word(&mut self, word: &str) {
         let flag = match word {
             "IDLE" => return self.bases.push(BaseState::Idle),
