@@ -45,7 +45,10 @@ impl<'a> Asked<'a> {
             // These come without JSON.
             Err(_) if status == 401 => Err(Error::Credentials { asked, status, said: excerpt(body) }),
             Err(_) if matches!(status, 404 | 405) && names_no_url(body) => Err(Error::NoSuchUrl { asked }),
-            Err(_) if status == 400 && !body.starts_with(b"<") => {
+            Err(_) if status == 304 => {
+                Err(self.unreadable("HTTP 304, nothing changed since the time asked about", "an answer"))
+            }
+            Err(_) if matches!(status, 400 | 406 | 411 | 415) && !body.starts_with(b"<") => {
                 Err(Error::Invalid { asked, status, number: 0, said: excerpt(body) })
             }
             Err(why) => Err(self.not_json(body, &why)),
@@ -92,15 +95,18 @@ impl<'a> Asked<'a> {
             (_, 7000) => Error::DatabaseAway { asked, status, said },
             // 1800 to 1803: slurmctld could not be connected to, or the connection broke.
             (502, _) | (_, 1800..=1803) => Error::ControllerAway { asked, status, said },
-            // Access denied, invalid user id.
-            (_, 2002 | 2010) => Error::Forbidden { asked, user: self.user.to_owned(), said },
-            // Invalid job id, node name, reservation.
-            (_, 2017 | 2018 | 2053) => Error::NotFound { asked, status, number, said },
-            // From 23.02 an unknown node is 200 without a number, an unknown reservation "empty query".
-            (200, 0) if says("Failure to query node ") => Error::NotFound { asked, status, number, said },
+            // Access denied, invalid user id; 26.05 has a status for it.
+            (403, _) | (_, 2002 | 2010) => Error::Forbidden { asked, user: self.user.to_owned(), said },
+            // Invalid partition, job id, node name, reservation.
+            (_, 2000 | 2017 | 2018 | 2053) => Error::NotFound { asked, status, number, said },
+            // From 23.02 an unknown node is 200 without a number, an unknown reservation "empty query", or 200 too while
+            // there are none at all.
+            (200, 0) if says("Failure to query node ") || says("Unable to query reservations") => {
+                Error::NotFound { asked, status, number, said }
+            }
             (422, 9000) if says("Unable to find ") => Error::NotFound { asked, status, number, said },
-            // Nodes busy, reservation in use, reservations overlap.
-            (_, 2016 | 2055 | 2058) => Error::Busy { asked, status, number, said },
+            // Nodes busy, job "try again later", reservation in use, reservations overlap.
+            (_, 2016 | 2020 | 2055 | 2058) => Error::Busy { asked, status, number, said },
             // Node state (and its transition), time, JSON that cannot be parsed as what it should be.
             (_, 2028 | 2180 | 2054 | 9000..=9299) | (400 | 422, _) => {
                 Error::Invalid { asked, status, number, said }
@@ -113,7 +119,9 @@ impl<'a> Asked<'a> {
 /// slurmrestd's own words for a URL or a method that it does not serve; 26.05 says them in another way.
 fn names_no_url(body: &[u8]) -> bool {
     let body = String::from_utf8_lossy(&body[..body.len().min(400)]);
-    body.contains("find requested URL") || body.contains("not defined at URL")
+    ["find requested URL", "not defined at URL", "Invalid or unknown URL path"]
+        .iter()
+        .any(|words| body.contains(words))
 }
 
 fn excerpt(body: &[u8]) -> String {
