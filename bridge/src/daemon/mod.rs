@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub mod clock;
 pub mod command;
 pub mod decider;
+mod effects;
 pub mod engine;
 pub mod journal;
 mod publish;
