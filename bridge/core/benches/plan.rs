@@ -181,6 +181,7 @@ fn kubernetes() -> Kubernetes {
     let looked_at = (0..NODES).filter(|i| in_handover(*i)).count();
     let pods_looked_at = PODS_A_NODE * u32::try_from(looked_at).unwrap();
     Kubernetes {
+        revision: None,
         nodes: (0..NODES).map(|i| (KubeNodeName::new(name(i)), node(i))).collect(),
         gate: Some(GateObject {
             closed: (0..NODES)
@@ -306,6 +307,7 @@ fn tick(site: &Site, book: &Book, facts: &Facts, looks: &NodeLooks, wants: &[Wan
             node,
             record,
             handover: book.handover_of(&node.name),
+            backwards: &book.backwards,
             facts,
             index: &index,
             look: looks.get(&node.name).unwrap_or(&none),

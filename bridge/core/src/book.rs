@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::backwards::Backwards;
 use crate::denied::Denied;
 use crate::event::{Event, Found, ReleaseMode};
 use crate::gate::slurm::JobsSeen;
@@ -101,6 +102,9 @@ pub struct Book {
     pub epoch: Option<Epoch>,
     /// The highest handover id ever seen, in the ledger or in marks.
     pub highest_handover: Option<HandoverId>,
+    /// Time that ran backwards in a scheduler.
+    #[serde(default)]
+    pub backwards: Backwards,
     /// Alarms that are on, by key.
     pub alarms: BTreeMap<String, Alarm>,
     /// Intents without an outcome, by the ledger's sequence number: effects that may or may not have happened.
@@ -178,6 +182,8 @@ impl Book {
             Event::Started { .. }
             | Event::Stopped
             | Event::IdsSeen { .. }
+            | Event::Counted { .. }
+            | Event::TimeRanBackwards { .. }
             | Event::Found { .. }
             | Event::Intent { .. }
             | Event::Outcome { .. }
@@ -197,6 +203,8 @@ impl Book {
             Event::Started { epoch, .. } => self.epoch = Some(*epoch),
             Event::Stopped | Event::Decision { .. } | Event::Note { .. } => {}
             Event::IdsSeen { highest } => self.highest_handover = self.highest_handover.max(Some(*highest)),
+            Event::Counted { counters } => self.backwards.recorded(at, *counters),
+            Event::TimeRanBackwards { domain, is, .. } => self.backwards.went_down(at, *domain, *is),
             Event::Found { node, found } => self.entry(node).found = Some(found.clone()),
             Event::Planned(handover) => self.begin(handover)?,
             Event::Handover { id, event } => self.advance(*id, at, event)?,

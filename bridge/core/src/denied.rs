@@ -69,6 +69,14 @@ pub enum Denied {
         /// What froze them.
         why: String,
     },
+    /// A scheduler's time ran backwards, and what it says now is yet to be looked at.
+    #[error("time ran backwards in {domain}, noticed at {noticed}: nothing opens before a new look at it")]
+    Backwards {
+        /// Whose.
+        domain: Domain,
+        /// When that was noticed.
+        noticed: Timestamp,
+    },
     /// The node is in quarantine, which `adopt` ends.
     #[error("node {node} is in quarantine: {why}")]
     Quarantined {
@@ -198,6 +206,7 @@ impl Denied {
             Self::NoNodes { .. } => "GB0619",
             Self::Blackout { .. } => "GB0620",
             Self::WorkOnBothSides { .. } => "GB0621",
+            Self::Backwards { .. } => "GB0622",
         }
     }
 }

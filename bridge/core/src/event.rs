@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backwards::Counters;
 use crate::facts::kubernetes::{self, Taint};
 use crate::facts::slurm;
 use crate::handover::{self, Handover};
@@ -27,6 +28,20 @@ pub enum Event {
     IdsSeen {
         /// The highest.
         highest: HandoverId,
+    },
+    /// How far the schedulers' own counters have come.
+    Counted {
+        /// They.
+        counters: Counters,
+    },
+    /// A scheduler's counter went down: it was started from a restored backup, or its counter rolled over.
+    TimeRanBackwards {
+        /// Whose.
+        domain: Domain,
+        /// How far it had come.
+        was: u64,
+        /// Where it is now.
+        is: u64,
     },
     /// What a node looked like before we touched it.
     Found {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::backwards::Backwards;
 use crate::book::{Management, Placement, Record};
 use crate::event::Found;
 use crate::facts::kubernetes::{
@@ -131,6 +132,7 @@ pub(crate) fn facts(now: Timestamp) -> Facts {
         ..Slurm::default()
     };
     let mut kubernetes = Kubernetes {
+        revision: Some(1_000),
         nodes: (1..=4).map(|i| (k(i), kube_node(i))).collect(),
         gate: Some(GateObject::default()),
         guards: Guards {
@@ -290,6 +292,7 @@ pub(crate) struct Case {
     pub(crate) site: Site,
     pub(crate) record: Record,
     pub(crate) handover: Option<Handover>,
+    pub(crate) backwards: Backwards,
     pub(crate) facts: Facts,
     pub(crate) look: Seen<NodeLook>,
     pub(crate) probe: Seen<BindingProbe>,
@@ -304,6 +307,7 @@ impl Case {
             site: site(),
             record: managed(Domain::Slurm, "train"),
             handover: None,
+            backwards: Backwards::default(),
             facts: facts(now),
             look: Seen::At { at: now, value: NodeLook { holders: vec![], others: vec![] } },
             probe: Seen::unknown("not asked"),
@@ -422,6 +426,7 @@ impl Case {
             node: &self.site.nodes[&n(1)],
             record: &self.record,
             handover: self.handover.as_ref(),
+            backwards: &self.backwards,
             facts: &self.facts,
             index: &index,
             look: &self.look,

@@ -7,6 +7,7 @@
 
 pub mod adoption;
 pub mod arbiter;
+pub mod backwards;
 pub mod book;
 pub mod calendar;
 pub mod denied;

@@ -158,6 +158,7 @@ impl World {
             ..Slurm::default()
         };
         let kubernetes = Kubernetes {
+            revision: None,
             nodes: BTreeMap::from([(k(1), self.node.clone())]),
             gate: Some(GateObject { closed: if self.listed { [k(1)].into() } else { BTreeSet::new() } }),
             guards: Guards {
@@ -542,6 +543,7 @@ impl Daemon {
             node: &self.site.nodes[&n(1)],
             record: &record,
             handover: self.book.handover_of(&n(1)),
+            backwards: &self.book.backwards,
             facts,
             index: &index,
             look,

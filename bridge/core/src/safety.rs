@@ -6,6 +6,7 @@
 
 use jiff::SignedDuration;
 
+use crate::backwards::looked_at;
 use crate::book::{Book, Management, Record};
 use crate::denied::Denied;
 use crate::facts::kubernetes::{Effect, GuardState, Ready};
@@ -48,6 +49,7 @@ pub fn permit(view: &View<'_>, opening: Domain) -> Result<Permit, Denied> {
         }
     };
     guards_stand(view)?;
+    time_goes_on(view, other)?;
     let emptiness = view.emptiness(other);
     match emptiness {
         Emptiness::Empty => {}
@@ -78,6 +80,16 @@ fn enough_looks(handover: &Handover, other: Domain) -> Result<(), Denied> {
         return Err(Denied::TooFewLooks { have: handover.looks.count, need: LOOKS_NEEDED });
     }
     Ok(())
+}
+
+/// A scheduler that was started from a backup is not believed by a look from before that was noticed.
+fn time_goes_on(view: &View<'_>, other: Domain) -> Result<(), Denied> {
+    match view.backwards.noticed(other) {
+        Some(noticed) if !view.backwards.allows(other, looked_at(view.facts, other)) => {
+            Err(Denied::Backwards { domain: other, noticed })
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Policies and bindings are never re-created by us: while one is missing or altered, no gate opens.

@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 
+use crate::backwards::Backwards;
 use crate::book::Record;
 use crate::facts::kubernetes::{BindingProbe, NodeLook};
 use crate::facts::{Facts, Seen, slurm::Index};
@@ -26,6 +27,8 @@ pub struct View<'a> {
     pub record: &'a Record,
     /// Its handover.
     pub handover: Option<&'a Handover>,
+    /// Time that ran backwards in a scheduler.
+    pub backwards: &'a Backwards,
     /// The look at both schedulers.
     pub facts: &'a Facts,
     /// Slurm's half of it, ordered by node.
@@ -59,6 +62,8 @@ pub struct Inputs<'a> {
     pub record: &'a Record,
     /// Its handover.
     pub handover: Option<&'a Handover>,
+    /// Time that ran backwards in a scheduler.
+    pub backwards: &'a Backwards,
     /// The look at both schedulers.
     pub facts: &'a Facts,
     /// Slurm's half of it, ordered by node.
@@ -72,7 +77,8 @@ pub struct Inputs<'a> {
 impl<'a> View<'a> {
     /// Judges one node's looks.
     pub fn new(inputs: Inputs<'a>) -> Self {
-        let Inputs { now, epoch, site, node, record, handover, facts, index, look, probe } = inputs;
+        let Inputs { now, epoch, site, node, record, handover, backwards, facts, index, look, probe } =
+            inputs;
         let in_slurm = gate::slurm::find(&facts.slurm, &node.slurm);
         let in_kubernetes = gate::kubernetes::find(&facts.kubernetes, &node.kubernetes);
         Self {
@@ -82,6 +88,7 @@ impl<'a> View<'a> {
             node,
             record,
             handover,
+            backwards,
             facts,
             index,
             look,

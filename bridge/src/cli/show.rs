@@ -224,6 +224,9 @@ pub(super) fn says(event: &Event) -> Option<String> {
         Event::Started { epoch, version } => format!("gpu-bridge {version} began, epoch {epoch}"),
         Event::Stopped => "gpu-bridge stopped".to_owned(),
         Event::IdsSeen { highest } => format!("marks up to {highest} were found"),
+        Event::TimeRanBackwards { domain, was, is } => {
+            format!("time ran backwards in {domain}: its counter was at {was}, now it is at {is}")
+        }
         Event::Found { found, .. } => {
             let drain = found
                 .slurm_drain
@@ -241,7 +244,7 @@ pub(super) fn says(event: &Event) -> Option<String> {
         }
         Event::Handover { id, event } => format!("{id} {}", handover_says(event)),
         Event::Intent { action, .. } => format!("will {}", action_says(action)),
-        Event::Outcome { outcome: Outcome::Done, .. } => return None,
+        Event::Counted { .. } | Event::Outcome { outcome: Outcome::Done, .. } => return None,
         Event::Outcome { intent, outcome: Outcome::Budget { why } } => {
             format!("line {intent}: a budget does not allow it now: {why}")
         }

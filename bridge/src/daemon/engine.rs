@@ -6,25 +6,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt;
+use gpu_bridge_core::backwards::{self, Counters};
 use gpu_bridge_core::book::{Management, Record};
 use gpu_bridge_core::calendar::Calendar;
 use gpu_bridge_core::denied::Denied;
-use gpu_bridge_core::event::{Action, Event, Outcome};
-use gpu_bridge_core::facts::kubernetes::{Acted, BindingProbe, NodeLook};
+use gpu_bridge_core::event::{Action, Event};
+use gpu_bridge_core::facts::kubernetes::{BindingProbe, NodeLook};
 use gpu_bridge_core::facts::slurm::Index;
 use gpu_bridge_core::facts::{Facts, Seen};
 use gpu_bridge_core::handover::{self, Requester};
 use gpu_bridge_core::ids::{Epoch, JobId, KubeNodeName, NodeName};
-use gpu_bridge_core::model::{Node, Site};
+use gpu_bridge_core::model::{Domain, Node, Site};
 use gpu_bridge_core::planner::{self, Plan, Want};
 use gpu_bridge_core::view::{self, Inputs, View};
 use gpu_bridge_core::{import, release, safety, step, want};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::clock::Clock;
 use super::decider::{self, Mode, Seat};
 use super::journal::{self, Journal};
-use crate::certainty::Certainty;
 use crate::code::report;
 use crate::kubernetes::Kubernetes;
 use crate::ledger::Disk;
@@ -71,6 +71,8 @@ pub struct Engine<D: Disk> {
     pub(super) evict_again: BTreeMap<NodeName, Timestamp>,
     /// Why the ledger can't be written, while it can't: an alarm that it cannot hold itself.
     pub(super) ledger_fault: Option<String>,
+    /// How far the schedulers' own counters had come at the last look, or by the ledger.
+    counters: Counters,
     /// The last decision recorded for each want, so that only changes are.
     decisions: BTreeMap<String, String>,
 }
@@ -99,6 +101,7 @@ impl<D: Disk> Engine<D> {
         beginning: Beginning,
     ) -> Result<Self, journal::Error> {
         let epoch = journal.book().epoch.map_or(Epoch(1), Epoch::next);
+        let counters = journal.book().backwards.counters;
         let now = parts.clock.now();
         journal.record(now, &Event::Started { epoch, version: env!("CARGO_PKG_VERSION").to_owned() })?;
         Ok(Self {
@@ -115,8 +118,9 @@ impl<D: Disk> Engine<D> {
             plan: Plan::default(),
             beginning,
             import_pending: true,
-            pub(super) evict_again: BTreeMap::new(),
+            evict_again: BTreeMap::new(),
             ledger_fault: None,
+            counters,
             decisions: BTreeMap::new(),
         })
     }
@@ -133,7 +137,11 @@ impl<D: Disk> Engine<D> {
 
     /// Ends in order.
     pub fn stop(&mut self) -> Result<(), journal::Error> {
-        self.journal.record(self.parts.clock.now(), &Event::Stopped).map(drop)
+        let now = self.parts.clock.now();
+        if self.counters != self.journal.book().backwards.counters {
+            self.journal.record(now, &Event::Counted { counters: self.counters })?;
+        }
+        self.journal.record(now, &Event::Stopped).map(drop)
     }
 
     /// One tick.
@@ -144,6 +152,7 @@ impl<D: Disk> Engine<D> {
         if let Some(why) = &self.ledger_fault {
             tracing::error!(%why, "the ledger cannot be written: nothing new is begun, closing goes on");
         }
+        self.notice_time();
         if self.import_pending && !self.import() && self.beginning == Beginning::Fresh {
             tracing::warn!("the ledger is new: nothing is done until both schedulers were seen once");
             return Ticked::default();
@@ -163,6 +172,22 @@ impl<D: Disk> Engine<D> {
         self.decide(&index).await;
         self.alarms(&index);
         Ticked { progress: self.journal.last().0 != before }
+    }
+
+    /// Notices a scheduler whose time ran backwards.
+    fn notice_time(&mut self) {
+        let notices =
+            backwards::notices(self.journal.book(), self.counters, &self.facts, self.parts.clock.now());
+        for notice in notices {
+            if let Event::TimeRanBackwards { domain, was, is } = &notice {
+                tracing::error!(%domain, was, is, "its counter went down: was it started from a backup?");
+            }
+            if !self.record(&notice) {
+                // Noticed again by the next tick; without a ledger nothing opens meanwhile.
+                return;
+            }
+        }
+        self.counters = Counters::of(&self.facts).or(self.counters);
     }
 
     /// Looks at both schedulers, and at the nodes whose handovers need it. What does not answer is Unknown.
@@ -281,6 +306,7 @@ impl<D: Disk> Engine<D> {
             node,
             record: book.nodes.get(name).unwrap_or(&blank),
             handover: book.handover_of(name),
+            backwards: &book.backwards,
             facts: &self.facts,
             index,
             look: self.looks.get(name).unwrap_or(&unlooked),
@@ -451,6 +477,11 @@ impl<D: Disk> Engine<D> {
                 on.insert(format!("guard/{flaw}"), (None, text));
             }
         }
+        let now = self.parts.clock.now();
+        let backwards = self.journal.book().backwards;
+        let ran =
+            [Domain::Slurm, Domain::Kubernetes].into_iter().filter_map(|domain| backwards.alarm(domain, now));
+        on.extend(ran.map(|(key, text)| (key, (None, text))));
         let book = self.journal.book();
         let cleared: Vec<String> = book.alarms.keys().filter(|key| !on.contains_key(*key)).cloned().collect();
         on.retain(|key, (_, text)| book.alarms.get(key).is_none_or(|alarm| alarm.text != *text));

@@ -164,6 +164,8 @@ fn handover_of(event: &Event) -> Option<HandoverId> {
         Event::Started { .. }
         | Event::Stopped
         | Event::IdsSeen { .. }
+        | Event::Counted { .. }
+        | Event::TimeRanBackwards { .. }
         | Event::Found { .. }
         | Event::Outcome { .. }
         | Event::Decision { .. }
@@ -193,6 +195,8 @@ fn node_of(event: &Event) -> Option<NodeName> {
         Event::Started { .. }
         | Event::Stopped
         | Event::IdsSeen { .. }
+        | Event::Counted { .. }
+        | Event::TimeRanBackwards { .. }
         | Event::Handover { .. }
         | Event::Outcome { .. }
         | Event::Decision { .. }

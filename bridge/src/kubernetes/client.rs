@@ -109,9 +109,10 @@ impl Client {
         manifests::install(&self.http, &self.options.guards).await
     }
 
-    async fn nodes(&self) -> Result<BTreeMap<KubeNodeName, Node>, Error> {
-        let (nodes, leases) = tokio::try_join!(
-            self.http.list::<wire::Node>("nodes", NODES, None),
+    /// The Nodes, and the revision that they were listed at.
+    async fn nodes(&self) -> Result<(BTreeMap<KubeNodeName, Node>, Option<u64>), Error> {
+        let ((nodes, revision), leases) = tokio::try_join!(
+            self.http.list_at::<wire::Node>("nodes", NODES, None),
             self.http.list::<wire::Lease>("leases in kube-node-lease", LEASES, None),
         )?;
         let mut renewed: BTreeMap<String, Timestamp> = leases
@@ -122,7 +123,7 @@ impl Client {
             let lease = renewed.remove(&node.metadata.name);
             (KubeNodeName::new(node.metadata.name.as_str()), self.node(node, lease))
         });
-        Ok(nodes.collect())
+        Ok((nodes.collect(), revision))
     }
 
     fn node(&self, node: wire::Node, lease_renewed_at: Option<Timestamp>) -> Node {
@@ -210,13 +211,13 @@ impl Client {
 #[async_trait]
 impl Kubernetes for Client {
     async fn look(&self) -> Result<KubernetesFacts, Error> {
-        let (nodes, gate, guards, pending) = tokio::try_join!(
+        let ((nodes, revision), gate, guards, pending) = tokio::try_join!(
             self.nodes(),
             self.gate(),
             guards::look(&self.http, &self.expected),
             self.pending(),
         )?;
-        Ok(KubernetesFacts { nodes, gate, guards, pending })
+        Ok(KubernetesFacts { nodes, revision, gate, guards, pending })
     }
 
     async fn look_at(&self, node: &KubeNodeName) -> Result<NodeLook, Error> {

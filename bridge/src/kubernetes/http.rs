@@ -127,6 +127,16 @@ impl Http {
         path: &str,
         selector: Option<&str>,
     ) -> Result<Vec<T>, Error> {
+        self.list_at(resource, path, selector).await.map(|(items, _)| items)
+    }
+
+    /// [`Http::list`], and the `resourceVersion` of the state that it shows, where that is a number.
+    pub(super) async fn list_at<T: Listed>(
+        &self,
+        resource: &'static str,
+        path: &str,
+        selector: Option<&str>,
+    ) -> Result<(Vec<T>, Option<u64>), Error> {
         let mut params = ListParams { limit: Some(PAGE_SIZE), ..ListParams::default() };
         params.field_selector = selector.map(str::to_owned);
         let mut restarts = 0;
@@ -151,7 +161,10 @@ impl Http {
             items.extend(page.items);
             pages += 1;
             match page.metadata.next.filter(|next| !next.is_empty()) {
-                None => return Ok(items),
+                None => {
+                    let revision = page.metadata.version.and_then(|version| version.parse().ok());
+                    return Ok((items, revision));
+                }
                 Some(_) if pages >= PAGES => {
                     return Err(Error::Odd { call, why: format!("more than {PAGES} pages of {PAGE_SIZE}") });
                 }

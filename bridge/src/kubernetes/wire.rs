@@ -21,6 +21,8 @@ pub(super) struct Page<T> {
 pub(super) struct PageMeta {
     #[serde(rename = "continue", default)]
     pub(super) next: Option<String>,
+    #[serde(rename = "resourceVersion", default)]
+    pub(super) version: Option<String>,
 }
 
 /// An object that we LIST.

@@ -37,7 +37,6 @@ const ROUND_PAUSE: Duration = Duration::from_millis(500);
 struct Listed {
     jobs: BTreeMap<JobId, Job>,
     pending_unread: u32,
-    highest_job_id: Option<JobId>,
 }
 
 /// A real Slurm cluster.
@@ -86,7 +85,11 @@ pub fn connect(options: Options) -> Result<Client, Error> {
 #[async_trait]
 impl Slurm for Client {
     async fn look(&self, watched: &[JobId]) -> Result<SlurmFacts, Error> {
-        self.in_time("looking at slurm", self.look_at_all(watched)).await
+        let look = async {
+            let (look, next_job_id) = futures::join!(self.look_at_all(watched), self.next_job_id());
+            Ok(SlurmFacts { next_job_id, ..look? })
+        };
+        self.in_time("looking at slurm", look).await
     }
 
     async fn act(&self, action: &Action) -> Result<(), Error> {
@@ -216,11 +219,11 @@ impl Client {
         let partitions = self.partitions().await?;
         let reservations = self.reservations().await?;
         let nodes = self.nodes().await?;
-        let Listed { jobs, pending_unread, highest_job_id } = match self.version().await?.jobs {
+        let Listed { jobs, pending_unread } = match self.version().await?.jobs {
             Jobs::States => self.jobs_by_state(watched).await?,
             Jobs::Whole => self.jobs_whole(watched).await?,
         };
-        Ok(SlurmFacts { nodes, jobs, reservations, partitions, highest_job_id, pending_unread })
+        Ok(SlurmFacts { nodes, jobs, reservations, partitions, next_job_id: None, pending_unread })
     }
 
     /// Every job's state, and the records of those that matter.
@@ -253,17 +256,35 @@ impl Client {
         let (mut jobs, pending_unread) = details.end(&marks);
         drop(details);
         jobs.append(&mut by_id);
-        let highest_job_id = marks.keys().chain(jobs.keys()).max().copied();
-        Ok(Listed { jobs, pending_unread, highest_job_id })
+        Ok(Listed { jobs, pending_unread })
     }
 
     /// Every job's record. A listing shows jobs in their epilog too, so that nothing is left to ask for by id.
     async fn jobs_whole(&self, watched: &[JobId]) -> Result<Listed, Error> {
         let records = self.get("jobs/", None, shape::jobs).await?;
-        let highest_job_id = records.keys().next_back().copied();
         let wanted = |job: &Job| job.state != JobState::Finished || watched.contains(&job.id);
         let jobs = records.into_values().map(|record| record.job).filter(wanted);
-        Ok(Listed { jobs: jobs.map(|job| (job.id, job)).collect(), pending_unread: 0, highest_job_id })
+        Ok(Listed { jobs: jobs.map(|job| (job.id, job)).collect(), pending_unread: 0 })
+    }
+
+    /// The job id counter, which no REST version shows. A look is good without it: only a restored backup then goes
+    /// unnoticed.
+    async fn next_job_id(&self) -> Option<JobId> {
+        match self.scontrol.run(&["show", "config"].map(str::to_owned)).await {
+            Ok(config) => {
+                let id = shape::next_job_id(&config);
+                if id.is_none() {
+                    tracing::warn!(
+                        "`scontrol show config` has no NEXT_JOB_ID: a restored backup would go unnoticed"
+                    );
+                }
+                id
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the job id counter can't be read: a restored backup would go unnoticed");
+                None
+            }
+        }
     }
 
     /// The node, as GET nodes shows it.
@@ -316,7 +337,7 @@ impl Client {
         let name = plain(name.as_str(), "a node's name")?;
         let version = self.version().await?;
         match version.node {
-            Mouth::Scontrol => self.scontrol.run(&write.arguments(name)).await.map_err(Error::from),
+            Mouth::Scontrol => self.scontrol.run(&write.arguments(name)).await.map(drop).map_err(Error::from),
             Mouth::Rest => {
                 let path = format!("/slurm/{}/node/{name}", version.name);
                 let sent = self.http.post(&path, write.body()).await;
@@ -343,7 +364,7 @@ impl Client {
                     if let Err(error) = sent {
                         return Err(error);
                     }
-                    sent = self.scontrol.run(&arguments).await.map_err(Error::from);
+                    sent = self.scontrol.run(&arguments).await.map(drop).map_err(Error::from);
                     if let Err(Error::Scontrol(error)) = &sent
                         && matches!(error.failure(), Some(Failure::NoReservation | Failure::Exists))
                     {
@@ -369,7 +390,7 @@ impl Client {
             return Ok(());
         }
         let arguments = ["delete".to_owned(), format!("ReservationName={name}")];
-        let sent = self.scontrol.run(&arguments).await.map_err(Error::from);
+        let sent = self.scontrol.run(&arguments).await.map(drop).map_err(Error::from);
         match self.reservations().await.map_err(not_read_back)?.get(name) {
             None => Ok(()),
             Some(found) => {

@@ -1,5 +1,5 @@
-//! Runs scontrol, for what a REST version cannot write. Decides nothing; arguments are a list and never pass a shell.
-//! Its output is only read for errors: what it did is read back over REST.
+//! Runs scontrol, for what no REST version writes or shows. Decides nothing; arguments are a list and never pass a shell.
+//! What it did is never read from its output: that is read back over REST.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -142,8 +142,8 @@ impl Scontrol {
         Self { argv, deadline }
     }
 
-    /// Runs it once; `Ok` means exit status 0.
-    pub async fn run(&self, arguments: &[String]) -> Result<(), Error> {
+    /// Runs it once; `Ok` means exit status 0, and is what it wrote to standard output.
+    pub async fn run(&self, arguments: &[String]) -> Result<String, Error> {
         let words: Vec<&str> = self.argv.iter().chain(arguments).map(String::as_str).collect();
         let command = words.join(" ");
         let start = |source| Error::Start { command: command.clone(), source };
@@ -170,7 +170,7 @@ impl Scontrol {
         })
         .await;
         let broken = |why: String| Error::Broken { command: command.clone(), why };
-        let (_, stderr, status) = match ended {
+        let (stdout, stderr, status) = match ended {
             Ok(Ok(ended)) => ended,
             Ok(Err(error)) => return Err(broken(error.to_string())),
             Err(_) => {
@@ -179,7 +179,7 @@ impl Scontrol {
         };
         group.disarm();
         if status.success() {
-            return Ok(());
+            return Ok(String::from_utf8_lossy(&stdout).into_owned());
         }
         let said = String::from_utf8_lossy(&stderr).trim().replace('\n', "; ");
         Err(Error::Failed { kind: classify(&said), command, status: status.code(), said })

@@ -242,7 +242,7 @@ async fn jobs_are_seen_in_every_state() -> Result<()> {
     assert!(waits.pending_reason.is_some());
     assert_eq!(look.jobs[&array].pending_reason.as_deref(), Some("JobHeldUser"));
     assert_eq!((look.jobs.len(), look.pending_unread), (3, 0), "{:?}", look.jobs.keys());
-    assert_eq!(look.highest_job_id, Some(array));
+    assert_eq!(look.next_job_id, Some(JobId(array.0 + 1)));
     assert_eq!(look.nodes[&node("gpu1")].gpus_used, Some(4));
 
     lab.run(&["scontrol", "suspend", &first.to_string()]).await?;

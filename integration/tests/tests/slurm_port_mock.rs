@@ -71,7 +71,7 @@ async fn the_same_facts_as_from_a_real_one() -> Result<()> {
     let node = look.nodes.get(job.nodes.first().context("it runs")?).context("its node is listed")?;
     assert_eq!(node.gpus_used, Some(4));
     assert!(look.partitions.values().any(|partition| partition.nodes.len() == 4));
-    assert_eq!(look.highest_job_id, look.jobs.keys().next_back().copied());
+    assert_eq!(look.next_job_id, look.jobs.keys().next_back().map(|last| JobId(last.0 + 1)));
 
     client.act(&drain(OURS)).await?;
     let look = client.look(&[JobId(9_999)]).await?;

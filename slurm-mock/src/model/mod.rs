@@ -134,6 +134,11 @@ impl Cluster {
         self.up
     }
 
+    /// The number that the next job gets (`NEXT_JOB_ID`).
+    pub fn next_job_id(&self) -> JobId {
+        JobId(self.ctld.next_job_id)
+    }
+
     /// When the tables last changed.
     pub fn last_update(&self) -> LastUpdate {
         self.updated

@@ -77,6 +77,12 @@ fn show(cluster: &mut Cluster, what: &str, names: &[&str], json: bool, layout: L
     let what = what.to_ascii_lowercase();
     let (what, assigned) = what.split_once('=').unwrap_or((what.as_str(), ""));
     let name = names.first().copied().or((!assigned.is_empty()).then_some(assigned));
+    if what == "config" {
+        if !cluster.controller_is_up() {
+            return Output::failed(format_args!("slurm_load_ctl_conf error: {}", Error::ControllerDown));
+        }
+        return Output::ok(format!("{:<24}= {}\n", "NEXT_JOB_ID", cluster.next_job_id().0));
+    }
     let (kind, path, error) = match what {
         "node" | "nodes" | "nodename" => (show::Kind::Node, "node", "slurm_load_node error"),
         "job" | "jobs" | "jobid" => (show::Kind::Job, "job", "slurm_load_jobs error"),

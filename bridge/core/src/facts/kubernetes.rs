@@ -13,6 +13,8 @@ use crate::ids::KubeNodeName;
 pub struct Kubernetes {
     /// The Nodes. One that is missing here does not exist: its gate is Unknown.
     pub nodes: BTreeMap<KubeNodeName, Node>,
+    /// The `resourceVersion` of the LIST of Nodes; `None` where it is no number.
+    pub revision: Option<u64>,
     /// The Gate object; `None` where it does not exist: nothing is on a list, and the bindings policy, which needs its
     /// parameter, refuses every binding to every managed node.
     pub gate: Option<GateObject>,

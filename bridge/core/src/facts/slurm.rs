@@ -19,8 +19,9 @@ pub struct Slurm {
     pub reservations: BTreeMap<String, Reservation>,
     /// Every partition, by name.
     pub partitions: BTreeMap<String, Partition>,
-    /// The highest job id Slurm has shown in this look, finished jobs included; for noticing that its time ran backwards.
-    pub highest_job_id: Option<JobId>,
+    /// The number that Slurm's next job gets, by Slurm's own word; `None` where it could not be asked. (The highest job id
+    /// shown would not do: it goes down whenever Slurm forgets a finished job.)
+    pub next_job_id: Option<JobId>,
     /// Pending jobs that are not in `jobs`, because their number is beyond what one look reads.
     #[serde(default)]
     pub pending_unread: u32,

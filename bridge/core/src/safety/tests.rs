@@ -15,6 +15,7 @@ enum Because {
     NotSealed,
     TooFewLooks,
     NodeWord,
+    Backwards,
 }
 
 fn because(denied: &Denied) -> Option<Because> {
@@ -25,6 +26,7 @@ fn because(denied: &Denied) -> Option<Because> {
         Denied::NotEmpty { .. } => Some(Because::NotEmpty),
         Denied::NotSealed { .. } => Some(Because::NotSealed),
         Denied::TooFewLooks { .. } => Some(Because::TooFewLooks),
+        Denied::Backwards { .. } => Some(Because::Backwards),
         Denied::NodeWord { .. } => Some(Because::NodeWord),
         _ => None,
     }
@@ -44,7 +46,7 @@ fn all_deny(good: &Case, opening: Domain, rows: &[Row]) {
     }
 }
 
-const EITHER_WAY: [Row; 9] = [
+const EITHER_WAY: [Row; 10] = [
     ("quarantine", |c| c.record.quarantine = Some("both open".into()), Because::Quarantined),
     (
         "bindings altered",
@@ -58,6 +60,14 @@ const EITHER_WAY: [Row; 9] = [
     ("gate missing", |c| c.kubernetes().guards.gate = GuardState::Missing, Because::Frozen),
     ("one look", |c| c.current().looks.count = 1, Because::TooFewLooks),
     ("no look", |c| c.current().looks.count = 0, Because::TooFewLooks),
+    (
+        "the other side's time ran backwards",
+        |c| {
+            let domain = c.current().leaving();
+            c.backwards.went_down(c.now, domain, 1);
+        },
+        Because::Backwards,
+    ),
     (
         "the pool is gone",
         |c| {
@@ -237,5 +247,21 @@ fn a_node_is_not_delivered_to_kubernetes_until_its_clients_watch_again() {
     for (ago, fit) in [(0, false), (59, false), (60, true), (3_600, true), (-1, true)] {
         case.facts.kubernetes_missed = Some(case.now - SignedDuration::from_secs(ago));
         case.judge(|view| assert_eq!(fit_for_kubernetes(view).is_ok(), fit, "{ago} s"));
+    }
+}
+
+/// One look from after the notice is enough; the other domain's time is its own affair.
+#[test]
+fn a_restored_backup_freezes_openings_until_the_next_look() {
+    for (mut case, opening) in [
+        (Case::to_kubernetes(State::Canary), Domain::Kubernetes),
+        (Case::to_slurm(State::KubernetesEmpty), Domain::Slurm),
+    ] {
+        case.backwards.went_down(case.now, opening, 1);
+        case.judge(|view| assert!(permit(view, opening).is_ok(), "its own side is not what is judged"));
+        case.backwards.went_down(case.now, opening.other(), 1);
+        case.judge(|view| assert!(matches!(permit(view, opening), Err(Denied::Backwards { .. }))));
+        case.later(1);
+        case.judge(|view| assert!(permit(view, opening).is_ok(), "{:?}", permit(view, opening)));
     }
 }

@@ -92,6 +92,8 @@ impl Timeline {
             | Event::Started { .. }
             | Event::Stopped
             | Event::IdsSeen { .. }
+            | Event::Counted { .. }
+            | Event::TimeRanBackwards { .. }
             | Event::Found { .. }
             | Event::Intent { .. }
             | Event::Decision { .. }

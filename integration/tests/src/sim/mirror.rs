@@ -86,7 +86,11 @@ impl Mirror {
             Event::Imported { node, owner, .. } => format!("{node} imported for {owner}"),
             Event::Found { node, found } => format!("{node} found {found:?}"),
             Event::AlarmRaised { text, .. } => format!("alarm: {text}"),
+            Event::TimeRanBackwards { domain, was, is } => {
+                format!("time ran backwards in {domain}: {was}, then {is}")
+            }
             Event::IdsSeen { .. }
+            | Event::Counted { .. }
             | Event::Decision { .. }
             | Event::AlarmCleared { .. }
             | Event::Note { .. } => return,

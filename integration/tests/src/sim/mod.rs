@@ -13,6 +13,8 @@ mod kubernetes;
 mod mirror;
 mod people;
 mod run;
+#[cfg(test)]
+mod scripts;
 mod shared;
 mod slurm;
 mod world;

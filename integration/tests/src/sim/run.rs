@@ -56,13 +56,13 @@ pub fn run(seed: u64, ticks: u32) -> anyhow::Result<Outcome> {
     runtime.block_on(async { Run::new(seed)?.play(ticks).await })
 }
 
-struct Run {
-    world: Shared,
+pub(super) struct Run {
+    pub(super) world: Shared,
     site: Site,
     slurm: Arc<slurm::Port>,
     kubernetes: Arc<kubernetes::Port>,
     spans: Vec<Spans>,
-    engine: Option<Engine<SimDisk>>,
+    pub(super) engine: Option<Engine<SimDisk>>,
     starts_at: Timestamp,
     watch: check::Watch,
 }
@@ -132,7 +132,7 @@ fn site(dice: &mut Dice, names: &[String]) -> Site {
 }
 
 impl Run {
-    fn new(seed: u64) -> anyhow::Result<Self> {
+    pub(super) fn new(seed: u64) -> anyhow::Result<Self> {
         let mut dice = Dice::new(seed);
         let start = Timestamp::from_second(START_S)?;
         let nodes: Vec<String> = (1..=NODES).map(|number| format!("gpu{number}")).collect();
@@ -216,6 +216,19 @@ impl Run {
         })
     }
 
+    /// From here on nothing happens by itself.
+    #[cfg(test)]
+    pub(super) fn silence(&mut self) {
+        self.spans.clear();
+        self.world.lock().calm = true;
+    }
+
+    /// The nodes.
+    #[cfg(test)]
+    pub(super) fn names(&self) -> Vec<NodeName> {
+        self.site.nodes.keys().cloned().collect()
+    }
+
     fn failed(&self) -> bool {
         self.world.lock().failure.is_some()
     }
@@ -225,7 +238,7 @@ impl Run {
     }
 
     /// One tick, or a start where the daemon is not running. Tells whether it went on.
-    async fn tick(&mut self) -> bool {
+    pub(super) async fn tick(&mut self) -> bool {
         {
             let mut world = self.world.lock();
             world.mend();

@@ -206,8 +206,8 @@ fn facts(world: &mut World, watched: &[JobId]) -> Facts {
         .map(|one| (JobId(one.id.0), job(one, now)))
         .filter(|(id, job)| job.state != JobState::Finished || watched.contains(id))
         .collect();
-    let highest_job_id = world.slurm.jobs().map(|job| JobId(job.id.0)).max();
-    Facts { nodes, jobs, reservations, partitions, highest_job_id, pending_unread: 0 }
+    let next_job_id = Some(JobId(world.slurm.next_job_id().0));
+    Facts { nodes, jobs, reservations, partitions, next_job_id, pending_unread: 0 }
 }
 
 fn fact(view: &model::NodeView) -> Node {
