@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::backwards::Counters;
+use crate::denied::Denied;
 use crate::facts::kubernetes::{self, Taint};
 use crate::facts::slurm;
 use crate::handover::{self, Handover};
@@ -173,6 +174,24 @@ impl Action {
             }
         }
     }
+
+    /// The gate that it (helps to) open.
+    pub fn opens(&self) -> Option<Domain> {
+        match self {
+            Self::Slurm(slurm::Action::Undrain { .. } | slurm::Action::Unreserve { .. }) => {
+                Some(Domain::Slurm)
+            }
+            Self::Kubernetes(kubernetes::Action::OpenGate { .. }) => Some(Domain::Kubernetes),
+            Self::Kubernetes(kubernetes::Action::Mark(_)) if !self.is_closing() => Some(Domain::Kubernetes),
+            Self::Slurm(slurm::Action::Drain { .. } | slurm::Action::Reserve(_))
+            | Self::Kubernetes(
+                kubernetes::Action::CreateGate { .. }
+                | kubernetes::Action::CloseGate { .. }
+                | kubernetes::Action::Mark(_)
+                | kubernetes::Action::Evict { .. },
+            ) => None,
+        }
+    }
 }
 
 /// What came of an effect.
@@ -190,6 +209,11 @@ pub enum Outcome {
     Refused {
         /// Why.
         why: String,
+    },
+    /// It was not asked for: a look taken just before it no longer permits it.
+    Denied {
+        /// Why.
+        denied: Denied,
     },
     /// It may or may not have happened: the next look tells.
     Unknown {

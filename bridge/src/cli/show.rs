@@ -251,6 +251,9 @@ pub(super) fn says(event: &Event) -> Option<String> {
         Event::Outcome { intent, outcome: Outcome::Refused { why } } => {
             format!("line {intent}: refused: {why}")
         }
+        Event::Outcome { intent, outcome: Outcome::Denied { denied } } => {
+            format!("line {intent}: not done, by a look just before it: {denied}")
+        }
         Event::Outcome { intent, outcome: Outcome::Unknown { why } } => {
             format!("line {intent}: may or may not have happened: {why}")
         }

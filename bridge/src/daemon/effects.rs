@@ -1,28 +1,52 @@
 //! Carries out what a node lacks: every effect with its intent in the ledger before it and its outcome after it. Which
-//! writes those are is `gpu-bridge-core`'s; this decides only when to leave a node or a domain for the next tick.
+//! writes those are is `gpu-bridge-core`'s; this decides only when to leave a node or a domain for the next tick. A write
+//! that opens a gate is judged once more, by a look that is taken right before it.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gpu_bridge_core::backwards::looked_at;
 use gpu_bridge_core::book::Management;
+use gpu_bridge_core::denied::Denied;
 use gpu_bridge_core::event::{Action, Event, Outcome};
-use gpu_bridge_core::facts::Seen;
+use gpu_bridge_core::facts::Facts;
 use gpu_bridge_core::facts::kubernetes::Acted;
 use gpu_bridge_core::facts::slurm::Index;
 use gpu_bridge_core::ids::NodeName;
-use gpu_bridge_core::{release, want};
+use gpu_bridge_core::model::Domain;
+use gpu_bridge_core::{release, safety, want};
 use jiff::{SignedDuration, Timestamp};
 
-use super::engine::Engine;
+use super::engine::{Engine, seen};
 use crate::certainty::Certainty;
 use crate::code::report;
-use crate::ledger::Disk;
+use crate::ledger::{Disk, Seq};
 
 /// An opening is not begun on a look that is older than this: it waits for the next tick.
 const OLDEST_LOOK_TO_OPEN_ON: SignedDuration = SignedDuration::from_secs(10);
+/// A look that was taken anew for an opening serves the tick's other openings for so long.
+const FRESH: SignedDuration = SignedDuration::from_secs(1);
 /// An eviction that a budget refused is asked for again after this.
 const EVICTION_RETRY: SignedDuration = SignedDuration::from_secs(5);
 
+/// What one tick's writes have in common.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    /// Domains that do not answer.
+    away: Vec<Domain>,
+    /// Looks that were taken anew for openings, by the side that was looked at.
+    anew: BTreeMap<Domain, Arc<Facts>>,
+}
+
+/// An intent that was announced: in the ledger, or, of a closing, in memory until the ledger can be written.
+#[derive(Debug, Clone, Copy)]
+struct Intent {
+    seq: Option<Seq>,
+}
+
 /// Whether the rest of a node's writes may follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+enum Next {
     GoOn,
     /// Not on this node: the next look decides.
     LeaveNode,
@@ -32,40 +56,104 @@ pub(super) enum Next {
 
 impl<D: Disk> Engine<D> {
     /// Carries out what is missing on a node, in order.
-    pub(super) async fn write(&mut self, name: &NodeName, index: &Index<'_>, away: &mut Vec<&'static str>) {
-        let actions = self.with_view(name, index, |view| match view.record.management {
-            Management::Releasing { owner, mode } => release::actions(view, owner, mode),
-            Management::Unmanaged | Management::Adopting | Management::Managed { .. } => want::actions(view),
-        });
-        let now = self.parts.clock.now();
-        let may_evict = self.evict_again.get(name).is_none_or(|again| *again <= now);
-        for action in actions.into_iter().flatten() {
-            let (domain, evicts) = match &action {
-                Action::Slurm(_) => ("slurm", false),
-                Action::Kubernetes(action) => ("kubernetes", is_eviction(action)),
+    pub(super) async fn write(&mut self, name: &NodeName, index: &Index<'_>, round: &mut Round) {
+        let actions = self.with_view(name, index, |view| {
+            let actions = match view.record.management {
+                Management::Releasing { owner, mode } => release::actions(view, owner, mode),
+                Management::Unmanaged | Management::Adopting | Management::Managed { .. } => {
+                    want::actions(view)
+                }
             };
-            if away.contains(&domain) || (evicts && !may_evict) {
+            let opens = |action: Action| (want::needs_permit(view, &action), action);
+            actions.into_iter().map(opens).collect::<Vec<_>>()
+        });
+        let may_evict = self.evict_again.get(name).is_none_or(|again| *again <= self.parts.clock.now());
+        // One look more is for all of the node's writes: they follow each other at once.
+        let mut looked_anew = false;
+        for (opens, action) in actions.into_iter().flatten() {
+            let (domain, evicts) = match &action {
+                Action::Slurm(_) => (Domain::Slurm, false),
+                Action::Kubernetes(action) => (Domain::Kubernetes, is_eviction(action)),
+            };
+            if round.away.contains(&domain) || (evicts && !may_evict) {
                 continue;
             }
             if !action.is_closing() && self.too_old_to_open_on() {
                 tracing::warn!(node = %name, "the look is too old to open or evict on; the next tick looks again");
                 break;
             }
-            match self.carry_out(Some(name), &action).await {
+            let Some(intent) = self.intend(Some(name), &action) else { break };
+            let denied = match opens {
+                Some(opening) if !looked_anew => self.look_anew(name, opening, round).await,
+                Some(_) | None => None,
+            };
+            looked_anew |= opens.is_some();
+            let (outcome, next) = match denied {
+                Some(denied) => (Outcome::Denied { denied }, Next::LeaveNode),
+                None => self.act(Some(name), &action).await,
+            };
+            self.conclude(intent, Some(name), &action, outcome);
+            match next {
                 Next::GoOn => {}
                 Next::LeaveNode => break,
-                Next::LeaveDomain => away.push(domain),
+                Next::LeaveDomain => round.away.push(domain),
             }
         }
     }
 
-    fn too_old_to_open_on(&self) -> bool {
-        let now = self.parts.clock.now();
-        too_old(at(&self.facts.slurm), now) || too_old(at(&self.facts.kubernetes), now)
+    /// Carries out what concerns all nodes.
+    pub(super) async fn carry_out(&mut self, action: &Action) {
+        let Some(intent) = self.intend(None, action) else { return };
+        let (outcome, _) = self.act(None, action).await;
+        self.conclude(intent, None, action, outcome);
     }
 
-    /// Intent, effect, outcome.
-    pub(super) async fn carry_out(&mut self, name: Option<&NodeName>, action: &Action) -> Next {
+    fn too_old_to_open_on(&self) -> bool {
+        let now = self.parts.clock.now();
+        let too_old = |domain| too_old(looked_at(&self.facts, domain), OLDEST_LOOK_TO_OPEN_ON, now);
+        too_old(Domain::Slurm) || too_old(Domain::Kubernetes)
+    }
+
+    /// Looks at the other side once more, right before a gate opens on its word, and judges by the same rule: a tick that
+    /// writes on many nodes is seconds long. Gives why the gate may not open any more.
+    async fn look_anew(&mut self, name: &NodeName, opening: Domain, round: &mut Round) -> Option<Denied> {
+        let node = self.parts.site.nodes.get(name)?.clone();
+        let now = self.parts.clock.now();
+        let facts = match round.anew.get(&opening.other()) {
+            Some(facts) if !too_old(looked_at(facts, opening.other()), FRESH, now) => Arc::clone(facts),
+            Some(_) | None => {
+                let facts = Arc::new(self.look_at_other(opening).await);
+                round.anew.insert(opening.other(), Arc::clone(&facts));
+                facts
+            }
+        };
+        let look = match opening {
+            Domain::Slurm => Some(self.look_at(&node).await),
+            Domain::Kubernetes => None,
+        };
+        let index = Index::new(&facts.slurm);
+        let permitted = self
+            .with_view_of(name, &facts, &index, look.as_ref(), |view| safety::permit(view, opening).err());
+        let denied = permitted.flatten();
+        if let Some(denied) = &denied {
+            tracing::warn!(node = %name, %opening, %denied, "not opened: the look just before it says otherwise");
+        }
+        denied
+    }
+
+    /// This tick's facts, with those of the side that must be closed and empty seen anew.
+    async fn look_at_other(&self, opening: Domain) -> Facts {
+        let at = self.parts.clock.now();
+        let mut facts = (*self.facts).clone();
+        match opening {
+            Domain::Slurm => facts.kubernetes = seen(at, self.parts.kubernetes.look().await),
+            Domain::Kubernetes => facts.slurm = seen(at, self.parts.slurm.look(&self.watched()).await),
+        }
+        facts
+    }
+
+    /// Says in the ledger what will be done; `None` where it could not be said, so that it must not be done.
+    fn intend(&mut self, name: Option<&NodeName>, action: &Action) -> Option<Intent> {
         let handover = name.and_then(|name| self.journal.book().nodes.get(name)?.handover);
         let intent =
             Event::Intent { handover, node: name.cloned(), epoch: self.epoch, action: action.clone() };
@@ -75,61 +163,61 @@ impl<D: Disk> Engine<D> {
         } else {
             self.journal.record(now, &intent).map(Some)
         };
-        let seq = match seq {
-            Ok(seq) => seq,
+        match seq {
+            Ok(seq) => Some(Intent { seq }),
             Err(error) => {
                 tracing::error!(?name, error = %report(&error), "an intent could not be recorded: not done");
-                return Next::LeaveNode;
+                None
             }
-        };
-        let (outcome, next) = match action {
+        }
+    }
+
+    async fn act(&mut self, name: Option<&NodeName>, action: &Action) -> (Outcome, Next) {
+        match action {
             Action::Slurm(action) => match self.parts.slurm.act(action).await {
                 Ok(()) => (Outcome::Done, Next::GoOn),
-                Err(error) => {
-                    let why = report(&error);
-                    if error.certainty() == Certainty::NotDone {
-                        (Outcome::Refused { why }, Next::LeaveNode)
-                    } else {
-                        (Outcome::Unknown { why }, Next::LeaveDomain)
-                    }
-                }
+                Err(error) => failed(error.certainty(), report(&error)),
             },
             Action::Kubernetes(action) => match self.parts.kubernetes.act(action).await {
                 Ok(Acted::Done) => (Outcome::Done, Next::GoOn),
                 Ok(Acted::Budget { why }) => {
-                    self.put_off_evictions(name, now);
+                    self.put_off_evictions(name);
                     (Outcome::Budget { why }, Next::GoOn)
                 }
                 Ok(Acted::Refused { why }) => {
-                    self.put_off_evictions(name, now);
+                    self.put_off_evictions(name);
                     (Outcome::Refused { why }, Next::GoOn)
                 }
-                Err(error) => {
-                    let why = report(&error);
-                    if error.certainty() == Certainty::NotDone {
-                        (Outcome::Refused { why }, Next::LeaveNode)
-                    } else {
-                        (Outcome::Unknown { why }, Next::LeaveDomain)
-                    }
-                }
+                Err(error) => failed(error.certainty(), report(&error)),
             },
-        };
+        }
+    }
+
+    fn conclude(&mut self, intent: Intent, name: Option<&NodeName>, action: &Action, outcome: Outcome) {
         match &outcome {
-            Outcome::Done | Outcome::Budget { .. } => {}
+            // A denial was told where it was made.
+            Outcome::Done | Outcome::Budget { .. } | Outcome::Denied { .. } => {}
             Outcome::Refused { why } | Outcome::Unknown { why } => {
                 tracing::warn!(?name, ?action, %why, "a write did not come off");
             }
         }
-        if let Some(seq) = seq {
+        if let Some(seq) = intent.seq {
             self.record(&Event::Outcome { intent: seq.0, outcome });
         }
-        next
     }
 
-    fn put_off_evictions(&mut self, name: Option<&NodeName>, now: Timestamp) {
+    fn put_off_evictions(&mut self, name: Option<&NodeName>) {
         if let Some(name) = name {
+            let now = self.parts.clock.now();
             self.evict_again.insert(name.clone(), now.saturating_add(EVICTION_RETRY).unwrap_or(now));
         }
+    }
+}
+
+fn failed(certainty: Certainty, why: String) -> (Outcome, Next) {
+    match certainty {
+        Certainty::NotDone => (Outcome::Refused { why }, Next::LeaveNode),
+        Certainty::MayBeDone => (Outcome::Unknown { why }, Next::LeaveDomain),
     }
 }
 
@@ -144,18 +232,11 @@ fn is_eviction(action: &gpu_bridge_core::facts::kubernetes::Action) -> bool {
 }
 
 /// A look that lies ahead is too old as well: the clock was set back since, and nobody knows how long ago that was.
-fn too_old(look: Option<Timestamp>, now: Timestamp) -> bool {
+fn too_old(look: Option<Timestamp>, oldest: SignedDuration, now: Timestamp) -> bool {
     look.is_none_or(|look| {
         let age = look.duration_until(now);
-        age.is_negative() || age > OLDEST_LOOK_TO_OPEN_ON
+        age.is_negative() || age > oldest
     })
-}
-
-fn at<T>(seen: &Seen<T>) -> Option<Timestamp> {
-    match seen {
-        Seen::At { at, .. } => Some(*at),
-        Seen::Unknown { .. } => None,
-    }
 }
 
 #[cfg(test)]
@@ -168,8 +249,8 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         for (age, expected) in [(0, false), (10, false), (11, true), (-1, true), (-3_600, true)] {
             let look = now - SignedDuration::from_secs(age);
-            assert_eq!(too_old(Some(look), now), expected, "{age} s");
+            assert_eq!(too_old(Some(look), OLDEST_LOOK_TO_OPEN_ON, now), expected, "{age} s");
         }
-        assert!(too_old(None, now));
+        assert!(too_old(None, OLDEST_LOOK_TO_OPEN_ON, now));
     }
 }

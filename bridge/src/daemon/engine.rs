@@ -24,6 +24,7 @@ use jiff::Timestamp;
 
 use super::clock::Clock;
 use super::decider::{self, Mode, Seat};
+use super::effects::Round;
 use super::journal::{self, Journal};
 use crate::code::report;
 use crate::kubernetes::Kubernetes;
@@ -157,17 +158,17 @@ impl<D: Disk> Engine<D> {
             tracing::warn!("the ledger is new: nothing is done until both schedulers were seen once");
             return Ticked::default();
         }
-        let mut away: Vec<&'static str> = Vec::new();
+        let mut round = Round::default();
         let names: Vec<NodeName> = self.parts.site.nodes.keys().cloned().collect();
         self.look_again().await;
         let facts = Arc::clone(&self.facts);
         let index = Index::new(&facts.slurm);
         if let Some(action) = want::gate(&self.parts.site, self.journal.book(), &facts.kubernetes) {
-            self.carry_out(None, &Action::Kubernetes(action)).await;
+            self.carry_out(&Action::Kubernetes(action)).await;
         }
         for name in names {
             self.step(&name, &index);
-            self.write(&name, &index, &mut away).await;
+            self.write(&name, &index, &mut round).await;
         }
         self.decide(&index).await;
         self.alarms(&index);
@@ -192,8 +193,7 @@ impl<D: Disk> Engine<D> {
 
     /// Looks at both schedulers, and at the nodes whose handovers need it. What does not answer is Unknown.
     pub(super) async fn look(&mut self) {
-        let watched: Vec<JobId> =
-            self.journal.book().under_way().flat_map(|handover| handover.jobs_seen.keys().copied()).collect();
+        let watched = self.watched();
         let clock = &self.parts.clock;
         let at = clock.now();
         let (slurm, kubernetes) =
@@ -233,6 +233,11 @@ impl<D: Disk> Engine<D> {
             self.looks.extend(looked.map(|look| (name.clone(), look)));
             self.probes.extend(probed.map(|probe| (name, probe)));
         }
+    }
+
+    /// Jobs that are to be asked for by their ids.
+    pub(super) fn watched(&self) -> Vec<JobId> {
+        self.journal.book().under_way().flat_map(|handover| handover.jobs_seen.keys().copied()).collect()
     }
 
     /// Looks at nodes whose marks turn out to need it: strays of ours on a side that should bear none.
@@ -294,6 +299,18 @@ impl<D: Disk> Engine<D> {
         index: &Index<'_>,
         f: impl FnOnce(&View<'_>) -> R,
     ) -> Option<R> {
+        self.with_view_of(name, &self.facts, index, self.looks.get(name), f)
+    }
+
+    /// Calls `f` with the node's view by these facts and this look.
+    pub(super) fn with_view_of<R>(
+        &self,
+        name: &NodeName,
+        facts: &Facts,
+        index: &Index<'_>,
+        look: Option<&Seen<NodeLook>>,
+        f: impl FnOnce(&View<'_>) -> R,
+    ) -> Option<R> {
         let node = self.parts.site.nodes.get(name)?;
         let book = self.journal.book();
         let unlooked = Seen::unknown("not looked at in this tick");
@@ -307,9 +324,9 @@ impl<D: Disk> Engine<D> {
             record: book.nodes.get(name).unwrap_or(&blank),
             handover: book.handover_of(name),
             backwards: &book.backwards,
-            facts: &self.facts,
+            facts,
             index,
-            look: self.looks.get(name).unwrap_or(&unlooked),
+            look: look.unwrap_or(&unlooked),
             probe: self.probes.get(name).unwrap_or(&unasked),
         });
         Some(f(&view))
@@ -502,7 +519,7 @@ fn by(requester: &Requester, want: &Want) -> bool {
     }
 }
 
-fn seen<T, E: std::error::Error + 'static>(at: Timestamp, answer: Result<T, E>) -> Seen<T> {
+pub(super) fn seen<T, E: std::error::Error + 'static>(at: Timestamp, answer: Result<T, E>) -> Seen<T> {
     match answer {
         Ok(value) => Seen::At { at, value },
         Err(error) => Seen::unknown(report(&error)),

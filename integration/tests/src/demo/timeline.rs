@@ -86,7 +86,8 @@ impl Timeline {
             Event::Quarantined { node, why } => Some(format!("{node}: QUARANTINED: {why}")),
             Event::AlarmRaised { text, .. } => Some(format!("ALARM {text}")),
             Event::Outcome {
-                outcome: Outcome::Done | Outcome::Refused { .. } | Outcome::Unknown { .. },
+                outcome:
+                    Outcome::Done | Outcome::Refused { .. } | Outcome::Denied { .. } | Outcome::Unknown { .. },
                 ..
             }
             | Event::Started { .. }

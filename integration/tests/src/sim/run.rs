@@ -168,6 +168,7 @@ impl Run {
             rates,
             people: People::default(),
             nodes,
+            after_look: None,
             calm: false,
             slurm_away_until: start,
             kube_away_until: start,

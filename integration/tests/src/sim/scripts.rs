@@ -6,6 +6,7 @@ use gpu_bridge_core::denied::Denied;
 use gpu_bridge_core::event::{Event, Outcome};
 use gpu_bridge_core::handover::State;
 use gpu_bridge_core::ids::{HandoverId, NodeName};
+use gpu_bridge_core::mark::reservation_name;
 use gpu_bridge_core::model::Domain;
 use jiff::SignedDuration;
 use slurm_mock::model::{JobSpec, NodeAction, NodeUpdate};
@@ -121,4 +122,35 @@ async fn a_backup_restored_while_the_daemon_was_away_is_noticed() {
     run.world.lock().change(Who::Others, |world| world.slurm.restore(&backup));
     tick(&mut run).await;
     assert_eq!(backwards(&run), [Domain::Slurm]);
+}
+
+/// Others break the closed side open and work begins there, between the tick's look and the write that opens the other gate.
+#[tokio::test]
+async fn a_gate_that_was_broken_open_since_the_look_keeps_the_other_one_closed() {
+    let mut run = adopted(Domain::Slurm).await;
+    start_move(&mut run, "gpu4", Domain::Kubernetes).await;
+    until(&mut run, |book| state_of(book, "gpu4") == Some(State::SlurmEmpty)).await;
+    let id = run.world.lock().mirror.book.record(&NodeName::new("gpu4")).handover.unwrap();
+    run.world.lock().after_look = Some(Box::new(move |world| {
+        world.change(Who::Others, |world| {
+            world.slurm.delete_reservation(&reservation_name(id), ADMIN).unwrap();
+            let undrain = NodeUpdate { action: Some(NodeAction::Undrain), reason: None };
+            world.slurm.update_node(&"gpu4".into(), &undrain, ADMIN).unwrap();
+            let spec = JobSpec::new("alice", 4, GPUS, SignedDuration::from_secs(60));
+            world.slurm.submit(spec.limit(SignedDuration::from_mins(5))).unwrap();
+        });
+        world.pass(1);
+    }));
+    tick(&mut run).await;
+    let denied = |event: &Event| match event {
+        Event::Outcome { outcome: Outcome::Denied { denied }, .. } => Some(denied.clone()),
+        _ => None,
+    };
+    let denials: Vec<Denied> = events(&run).iter().filter_map(denied).collect();
+    assert!(matches!(denials[..], [Denied::NotClosed { domain: Domain::Slurm, .. }]), "{denials:?}");
+    assert!(
+        run.world.lock().slurm.jobs().any(|job| job.allocation.contains_key(&"gpu4".into())),
+        "work began"
+    );
+    until(&mut run, |book| book.record(&NodeName::new("gpu4")).owner() == Some(Domain::Kubernetes)).await;
 }

@@ -58,6 +58,9 @@ impl Slurm for Port {
             old.remove(0);
         }
         world.dawdle();
+        if let Some(happens) = world.after_look.take() {
+            happens(world);
+        }
         Ok(facts)
     }
 

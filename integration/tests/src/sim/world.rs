@@ -122,6 +122,9 @@ pub(super) enum Late {
     Scontrol(Vec<String>),
 }
 
+/// What a script lets happen.
+pub(super) type Happens = Box<dyn FnOnce(&mut World) + Send>;
+
 pub(super) struct World {
     pub(super) clock: ManualClock,
     pub(super) start: Timestamp,
@@ -133,6 +136,8 @@ pub(super) struct World {
     pub(super) rates: Rates,
     pub(super) people: People,
     pub(super) nodes: Vec<String>,
+    /// Happens once, right after the next look at Slurm.
+    pub(super) after_look: Option<Happens>,
     /// Faults are over.
     pub(super) calm: bool,
     pub(super) slurm_away_until: Timestamp,
