@@ -149,3 +149,26 @@ fn only_the_newest_bundles_are_kept() {
     assert!(names[1].to_str().unwrap().starts_with("policy-failure-000000003000-a-b-panic-"), "{names:?}");
     assert_eq!(Bundle::read(&last.unwrap()).unwrap().snapshot.now, 34_000);
 }
+
+/// The codes stand in the host and in the SDK, which shares nothing with it: a code of two meanings would be a move to the
+/// wrong side.
+#[test]
+fn host_and_sdk_agree_on_every_code() {
+    fn codes(source: &str) -> Vec<String> {
+        let mut module = "";
+        let mut codes = Vec::new();
+        for line in source.lines().map(str::trim) {
+            if let Some(name) = line.strip_prefix("pub mod ").and_then(|rest| rest.strip_suffix(" {")) {
+                module = name;
+            }
+            // `kind::ALL` is the host's own list of them.
+            if let Some(code) = line.strip_prefix("pub const ").filter(|code| !code.starts_with("ALL:")) {
+                codes.push(format!("{module}::{code}"));
+            }
+        }
+        codes
+    }
+    let (host, sdk) = (codes(include_str!("abi.rs")), codes(include_str!("../../../policy-sdk/src/code.rs")));
+    assert!(host.len() >= 15, "{host:?}");
+    assert_eq!(host, sdk);
+}
