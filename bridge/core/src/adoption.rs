@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::book::{Book, Management};
+use crate::book::{Book, Management, Record};
 use crate::denied::Denied;
 use crate::event::Found;
 use crate::facts::kubernetes::NodeLook;
@@ -56,7 +56,15 @@ pub fn propose(
         (Management::Unmanaged, None) => {}
         // A handover that the quarantine caught ends with it: nothing else could end either.
         (Management::Managed { .. }, _) if record.quarantine.is_some() => {}
-        (_, Some(handover)) => return Err(Denied::InHandover { node: node.name.clone(), handover }),
+        // It can't be put back as found, so with the wrong owner it would wait for ever: it begins anew with another one.
+        (Management::Adopting, Some(under_way)) if restarts(book, &record, under_way, owner) => {}
+        (
+            Management::Unmanaged
+            | Management::Adopting
+            | Management::Managed { .. }
+            | Management::Releasing { .. },
+            Some(handover),
+        ) => return Err(Denied::InHandover { node: node.name.clone(), handover }),
         (Management::Managed { owner } | Management::Releasing { owner, .. }, None) => {
             return Err(Denied::AlreadyThere { node: node.name.clone(), domain: owner });
         }
@@ -139,6 +147,12 @@ pub fn propose(
         // Also where the daemon stopped, or the ledger failed, between the quarantine's end and the adoption's beginning.
         ends_quarantine: record.quarantine.is_some() || record.adopted_from_quarantine,
     })
+}
+
+/// Does an adoption out of quarantine begin anew? Only for a person who names another owner than it has.
+fn restarts(book: &Book, record: &Record, under_way: HandoverId, owner: Option<Domain>) -> bool {
+    let another = |handover: &Handover| owner.is_some_and(|owner| owner != handover.to);
+    record.adopted_from_quarantine && book.handovers.get(&under_way).is_some_and(another)
 }
 
 fn found(

@@ -81,7 +81,7 @@ impl<D: Disk> Engine<D> {
         if self.journal.book().record(&handover.node).adopted_from_quarantine {
             let denied = Denied::Quarantined {
                 node: handover.node.clone(),
-                why: "its adoption ends a quarantine and can only go on; `release` lets go of the node"
+                why: "its adoption ends a quarantine and can only go on; `adopt` with another --owner begins it anew"
                     .to_owned(),
             };
             return Err(Refusal::Denied { denied });

@@ -402,6 +402,13 @@ impl World {
         }
     }
 
+    /// Others take all our marks off a node in Kubernetes.
+    #[cfg(test)]
+    pub(super) fn break_kubernetes(&mut self, node: &str) {
+        let side = self.sides().remove(node).map(|(_, kube)| kube).unwrap_or_default();
+        self.change_kube_marks(Happening::BreakKubernetes, node, &side);
+    }
+
     fn fail_somewhere(&mut self, happening: Happening, node: &str) {
         let now = self.now();
         let until = now + SignedDuration::from_secs(self.dice.within(10..240));

@@ -154,3 +154,57 @@ async fn a_gate_that_was_broken_open_since_the_look_keeps_the_other_one_closed()
     );
     until(&mut run, |book| book.record(&NodeName::new("gpu4")).owner() == Some(Domain::Kubernetes)).await;
 }
+
+fn adopt(node: &str, owner: Domain) -> Command {
+    Command::Adopt { nodes: vec![NodeName::new(node)], owner: Some(owner), go: Go::Yes }
+}
+
+async fn adopts(run: &mut Run, node: &str, owner: Domain) -> Result<HandoverId, Denied> {
+    match ask(run, adopt(node, owner)).await {
+        Ok(Reply::Adopting { nodes }) => {
+            let [one] = &nodes[..] else { panic!("{nodes:?}") };
+            one.adoption.clone().map(|_| one.handover.unwrap())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Both gates of a node of Slurm's are broken open.
+async fn quarantined(node: &'static str) -> Run {
+    let mut run = adopted(Domain::Slurm).await;
+    run.world.lock().break_kubernetes(node);
+    until(&mut run, |book| book.record(&NodeName::new(node)).quarantine.is_some()).await;
+    run
+}
+
+/// It can't roll back (what was found is in doubt), and could only wait for a job that nobody ends.
+#[tokio::test]
+async fn an_adoption_out_of_quarantine_begins_anew_with_another_owner() {
+    let mut run = quarantined("gpu4").await;
+    let wrong = adopts(&mut run, "gpu4", Domain::Kubernetes).await.unwrap();
+    for _ in 0..3 {
+        tick(&mut run).await;
+    }
+    let again = adopts(&mut run, "gpu4", Domain::Kubernetes).await;
+    assert!(matches!(again, Err(Denied::InHandover { handover, .. }) if handover == wrong), "{again:?}");
+    let right = adopts(&mut run, "gpu4", Domain::Slurm).await.unwrap();
+    assert!(right > wrong);
+    until(&mut run, |book| book.record(&NodeName::new("gpu4")).owner() == Some(Domain::Slurm)).await;
+    let book = run.world.lock().mirror.book.clone();
+    assert_eq!(book.handovers[&wrong].state, State::RolledBack);
+    // Nothing of the wrong one is left behind.
+    until_rest(&mut run).await;
+}
+
+/// Ticks until nothing is amiss in the world.
+async fn until_rest(run: &mut Run) {
+    let mut unrest = Vec::new();
+    for _ in 0..TICKS {
+        tick(run).await;
+        unrest = super::check::unrest(&run.world.lock(), &run.engine.as_ref().unwrap().published());
+        if unrest.is_empty() {
+            return;
+        }
+    }
+    panic!("{unrest:?}");
+}
