@@ -17,6 +17,7 @@ use crate::handover::{Handover, Looks, Purpose, Requester, State};
 use crate::ids::{Epoch, HandoverId, NodeName, PoolName};
 use crate::mark::{LABEL_OWNER, TAINT_DRAINING, TAINT_RELEASED, TAINT_SLURM};
 use crate::model::{Domain, Node, Site};
+use crate::view::View;
 
 /// Closing by hand takes this long at most before the adoption gives up and puts everything back.
 pub const DEADLINE: SignedDuration = SignedDuration::from_mins(30);
@@ -187,6 +188,31 @@ fn found(
     }
 }
 
+/// Did its people lift the drain that was found on the node? Told only while no drain of ours can stand over theirs: a node
+/// that is Slurm's, and before a handover drains it.
+pub fn drain_was_lifted(view: &View<'_>) -> bool {
+    if view.record.found.as_ref().is_none_or(|found| found.slurm_drain.is_none()) {
+        return false;
+    }
+    let before_ours = match (view.record.management, view.handover.map(|handover| (handover.to, handover.state))) {
+        (Management::Managed { owner: Domain::Slurm }, None)
+        | (
+            Management::Managed { owner: Domain::Slurm } | Management::Adopting,
+            Some((Domain::Kubernetes, State::Planned | State::Reserved)),
+        )
+        // On its way to Slurm by adoption: that side is not touched.
+        | (Management::Adopting, Some((Domain::Slurm, _))) => true,
+        (Management::Managed { .. } | Management::Adopting, Some(_))
+        | (Management::Managed { owner: Domain::Kubernetes } | Management::Adopting, None)
+        | (Management::Unmanaged | Management::Releasing { .. }, _) => false,
+    };
+    let drained = match &view.in_slurm {
+        Ok(seen) => seen.drain != gate::slurm::Drain::None,
+        Err(_) => true,
+    };
+    before_ours && view.record.quarantine.is_none() && !drained
+}
+
 impl Adoption {
     /// The handover that carries it out.
     pub fn handover(&self, id: HandoverId, epoch: Epoch, user: &str, now: Timestamp) -> Handover {
@@ -213,6 +239,92 @@ impl Adoption {
             looks: Looks::default(),
             node_uid: None,
             rollback: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::slurm::{NodeFlag, Reason};
+    use crate::fixtures::*;
+
+    fn drained(case: &mut Case, text: &str) {
+        let node = case.slurm_node();
+        node.flags.insert(NodeFlag::Drain);
+        node.reason = Some(Reason { text: text.to_owned(), user: "olga".to_owned(), at: None });
+    }
+
+    fn found(drain: Option<&str>) -> Found {
+        Found {
+            slurm_drain: drain.map(str::to_owned),
+            taints: Vec::new(),
+            labels: std::collections::BTreeMap::new(),
+            annotation: None,
+            listed: false,
+        }
+    }
+
+    type Row = (&'static str, fn() -> Case, bool);
+
+    /// It came back once, at the first return from Kubernetes.
+    #[test]
+    fn a_found_drain_is_lifted_only_where_no_drain_of_ours_could_hide_it() {
+        let rows: [Row; 7] = [
+            ("gone", Case::of_slurm, true),
+            (
+                "it stands",
+                || {
+                    let mut case = Case::of_slurm();
+                    drained(&mut case, "bad fan");
+                    case
+                },
+                false,
+            ),
+            (
+                "Slurm unseen",
+                || {
+                    let mut case = Case::of_slurm();
+                    case.facts.slurm = Seen::unknown("away");
+                    case
+                },
+                false,
+            ),
+            ("with Kubernetes, ours stands over it", Case::of_kubernetes, false),
+            (
+                "with Kubernetes, and others took ours",
+                || {
+                    let mut case = Case::of_kubernetes();
+                    case.slurm_node().flags.remove(&NodeFlag::Drain);
+                    case
+                },
+                false,
+            ),
+            (
+                "being drained, and others took ours",
+                || {
+                    let mut case = Case::to_kubernetes(State::Draining);
+                    case.slurm_node().flags.remove(&NodeFlag::Drain);
+                    case
+                },
+                false,
+            ),
+            (
+                "not drained yet",
+                || {
+                    let mut case = Case::to_kubernetes(State::Reserved);
+                    case.slurm_node().flags.remove(&NodeFlag::Drain);
+                    case
+                },
+                true,
+            ),
+        ];
+        for (what, case, expected) in rows {
+            let mut case = case();
+            case.record.found = Some(found(Some("bad fan")));
+            case.judge(|view| assert_eq!(drain_was_lifted(view), expected, "{what}"));
+            case.record.found = Some(found(None));
+            case.judge(|view| assert!(!drain_was_lifted(view), "{what}, found without a drain"));
         }
     }
 }

@@ -185,6 +185,7 @@ impl Book {
             | Event::Counted { .. }
             | Event::TimeRanBackwards { .. }
             | Event::Found { .. }
+            | Event::DrainLifted { .. }
             | Event::Intent { .. }
             | Event::Outcome { .. }
             | Event::Decision { .. }
@@ -206,6 +207,11 @@ impl Book {
             Event::Counted { counters } => self.backwards.recorded(at, *counters),
             Event::TimeRanBackwards { domain, is, .. } => self.backwards.went_down(at, *domain, *is),
             Event::Found { node, found } => self.entry(node).found = Some(found.clone()),
+            Event::DrainLifted { node } => {
+                if let Some(found) = &mut self.entry(node).found {
+                    found.slurm_drain = None;
+                }
+            }
             Event::Planned(handover) => self.begin(handover)?,
             Event::Handover { id, event } => self.advance(*id, at, event)?,
             Event::Intent { node, .. } => {

@@ -51,6 +51,11 @@ pub enum Event {
         /// How it looked.
         found: Found,
     },
+    /// The drain that was found on a node was lifted by its people: it is not put back.
+    DrainLifted {
+        /// Which node.
+        node: NodeName,
+    },
     /// A handover begins.
     Planned(Handover),
     /// A handover goes on.

@@ -239,6 +239,7 @@ pub(super) fn says(event: &Event) -> Option<String> {
                 found.labels.len()
             )
         }
+        Event::DrainLifted { .. } => "the drain found there was lifted by its people".to_owned(),
         Event::Planned(h) => {
             format!("{} planned: to {} ({}), for {}: {}", h.id, h.to, h.pool, h.requester, h.why)
         }

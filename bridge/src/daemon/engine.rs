@@ -19,7 +19,7 @@ use gpu_bridge_core::ids::{Epoch, JobId, KubeNodeName, NodeName};
 use gpu_bridge_core::model::{Domain, Node, Site};
 use gpu_bridge_core::planner::{self, Plan, Want};
 use gpu_bridge_core::view::{self, Inputs, View};
-use gpu_bridge_core::{import, release, safety, step, want};
+use gpu_bridge_core::{adoption, import, release, safety, step, want};
 use jiff::Timestamp;
 
 use super::clock::Clock;
@@ -351,6 +351,9 @@ impl<D: Disk> Engine<D> {
             if !self.record(&Event::Handover { id, event }) {
                 break;
             }
+        }
+        if self.with_view(name, index, adoption::drain_was_lifted) == Some(true) {
+            self.record(&Event::DrainLifted { node: name.clone() });
         }
         self.finish_release(name, index);
     }

@@ -167,6 +167,7 @@ fn handover_of(event: &Event) -> Option<HandoverId> {
         | Event::Counted { .. }
         | Event::TimeRanBackwards { .. }
         | Event::Found { .. }
+        | Event::DrainLifted { .. }
         | Event::Outcome { .. }
         | Event::Decision { .. }
         | Event::AlarmRaised { .. }
@@ -184,6 +185,7 @@ fn node_of(event: &Event) -> Option<NodeName> {
     match event {
         Event::Planned(handover) => Some(handover.node.clone()),
         Event::Found { node, .. }
+        | Event::DrainLifted { node }
         | Event::Quarantined { node, .. }
         | Event::QuarantineEnded { node }
         | Event::Imported { node, .. }

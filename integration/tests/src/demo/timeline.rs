@@ -96,6 +96,7 @@ impl Timeline {
             | Event::Counted { .. }
             | Event::TimeRanBackwards { .. }
             | Event::Found { .. }
+            | Event::DrainLifted { .. }
             | Event::Intent { .. }
             | Event::Decision { .. }
             | Event::AlarmCleared { .. }

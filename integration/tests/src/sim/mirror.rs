@@ -85,6 +85,7 @@ impl Mirror {
             Event::Released { node } => format!("{node} released"),
             Event::Imported { node, owner, .. } => format!("{node} imported for {owner}"),
             Event::Found { node, found } => format!("{node} found {found:?}"),
+            Event::DrainLifted { node } => format!("the drain found on {node} was lifted"),
             Event::AlarmRaised { text, .. } => format!("alarm: {text}"),
             Event::TimeRanBackwards { domain, was, is } => {
                 format!("time ran backwards in {domain}: {was}, then {is}")

@@ -16,7 +16,7 @@ use super::run::{GPUS, Run};
 use super::world::Who;
 
 /// Ticks that anything here takes at most.
-const TICKS: u32 = 60;
+const TICKS: u32 = 150;
 
 /// A world in which nothing happens that the script does not say.
 async fn quiet() -> Run {
@@ -31,9 +31,12 @@ async fn adopted(owner: Domain) -> Run {
     let nodes = run.names();
     let asked = ask(&mut run, Command::Adopt { nodes, owner: Some(owner), go: Go::Yes }).await;
     assert!(asked.is_ok(), "{asked:?}");
-    until(&mut run, |book| book.nodes.len() == 4 && book.nodes.values().all(|r| r.owner() == Some(owner)))
-        .await;
+    until(&mut run, |book| all_owned(book, owner)).await;
     run
+}
+
+fn all_owned(book: &Book, owner: Domain) -> bool {
+    book.nodes.len() == 4 && book.nodes.values().all(|record| record.owner() == Some(owner))
 }
 
 async fn ask(run: &mut Run, command: Command) -> Result<Reply, Refusal> {
@@ -207,4 +210,38 @@ async fn until_rest(run: &mut Run) {
         }
     }
     panic!("{unrest:?}");
+}
+
+fn slurm_update(run: &Run, node: &str, action: NodeAction, reason: Option<&str>) {
+    run.world.lock().change(Who::Others, |world| {
+        let update = NodeUpdate { action: Some(action), reason: reason.map(str::to_owned) };
+        world.slurm.update_node(&node.into(), &update, ADMIN).unwrap();
+    });
+}
+
+fn drain_of(run: &Run, node: &str) -> Option<String> {
+    run.world.lock().sides()[node].0.drain.clone()
+}
+
+/// A drain that was found at adoption is theirs: what its people took away does not come back by us.
+#[tokio::test]
+async fn a_drain_that_its_people_lifted_before_the_first_move_does_not_come_back() {
+    let mut run = quiet().await;
+    slurm_update(&run, "gpu4", NodeAction::Drain, Some("bad fan"));
+    tick(&mut run).await;
+    for node in run.names() {
+        adopts(&mut run, node.as_str(), Domain::Slurm).await.unwrap();
+    }
+    until(&mut run, |book| all_owned(book, Domain::Slurm)).await;
+    slurm_update(&run, "gpu4", NodeAction::Undrain, None);
+    tick(&mut run).await;
+    for to in [Domain::Kubernetes, Domain::Slurm] {
+        start_move(&mut run, "gpu4", to).await;
+        until(&mut run, |book| {
+            let record = book.record(&NodeName::new("gpu4"));
+            record.owner() == Some(to) && record.handover.is_none()
+        })
+        .await;
+    }
+    assert_eq!(drain_of(&run, "gpu4"), None);
 }
