@@ -342,7 +342,9 @@ impl<D: Disk> Engine<D> {
         });
         if let Some(Some(why)) = violation {
             tracing::error!(node = %name, %why, "SAFETY: the node is closed and quarantined");
-            self.record(&Event::Quarantined { node: name.clone(), why });
+            if let Err(error) = self.journal.quarantine(self.parts.clock.now(), name, &why) {
+                tracing::error!(node = %name, error = %report(&error), "the quarantine does not fit the ledger");
+            }
         }
         for _ in 0..EVENTS_AT_ONCE {
             let next = self.with_view(name, index, |view| Some((view.handover?.id, step::next_event(view)?)));

@@ -1,11 +1,14 @@
 //! The ledger, the book that it adds up to, and the store that keeps a copy of both for queries. An event is checked
 //! against the book, made durable, and only then believed; the store follows, and is rebuilt when in doubt.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::ops::Bound;
 use std::path::Path;
 
 use gpu_bridge_core::book::{self, Book, Record};
-use gpu_bridge_core::event::Event;
+use gpu_bridge_core::event::{Action, Event};
+use gpu_bridge_core::facts::{kubernetes, slurm};
 use gpu_bridge_core::handover::Handover;
 use gpu_bridge_core::ids::{HandoverId, NodeName};
 use jiff::Timestamp;
@@ -65,6 +68,46 @@ pub struct Journal<D: Disk = FileDisk> {
     store: Option<Store>,
     /// The last write did not come off.
     write_failed: bool,
+    /// What went ahead of a ledger that could not be written.
+    ahead: Ahead,
+}
+
+/// What went ahead of the ledger.
+#[derive(Debug, Default)]
+struct Ahead {
+    /// Closings whose lines wait in the ledger: asked for again in each tick, each waits once.
+    waiting: BTreeSet<(Option<NodeName>, Closing)>,
+    /// Closings that nobody will read of: no more lines may wait.
+    forgotten: u64,
+    /// Quarantines that are in force and not yet written; at most one for each node.
+    quarantines: BTreeMap<NodeName, (Timestamp, String)>,
+}
+
+/// Kinds of writes that close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Closing {
+    Drain,
+    Reserve,
+    CreateGate,
+    CloseGate,
+    Mark,
+}
+
+/// What a closing line is about; two of one kind for one node say the same.
+fn closing(event: &Event) -> Option<(Option<NodeName>, Closing)> {
+    let Event::Intent { node, action, .. } = event else { return None };
+    let kind = match action {
+        Action::Slurm(slurm::Action::Drain { .. }) => Closing::Drain,
+        Action::Slurm(slurm::Action::Reserve(_)) => Closing::Reserve,
+        Action::Kubernetes(kubernetes::Action::CreateGate { .. }) => Closing::CreateGate,
+        Action::Kubernetes(kubernetes::Action::CloseGate { .. }) => Closing::CloseGate,
+        Action::Kubernetes(kubernetes::Action::Mark(_)) => Closing::Mark,
+        Action::Slurm(slurm::Action::Undrain { .. } | slurm::Action::Unreserve { .. })
+        | Action::Kubernetes(kubernetes::Action::OpenGate { .. } | kubernetes::Action::Evict { .. }) => {
+            return None;
+        }
+    };
+    Some((node.clone(), kind))
 }
 
 /// What opening found.
@@ -100,7 +143,10 @@ impl Journal {
             catch_up(&mut store, dir)?;
             rebuilt = Some(reason);
         }
-        Ok((Self { ledger, book, store: Some(store), write_failed: false }, Opening { replay, rebuilt }))
+        Ok((
+            Self { ledger, book, store: Some(store), write_failed: false, ahead: Ahead::default() },
+            Opening { replay, rebuilt },
+        ))
     }
 }
 
@@ -218,7 +264,9 @@ impl<D: Disk> Journal<D> {
         })?;
         match misfit {
             Some(misfit) => Err(misfit.into()),
-            None => Ok((Self { ledger, book, store: None, write_failed: false }, replay)),
+            None => {
+                Ok((Self { ledger, book, store: None, write_failed: false, ahead: Ahead::default() }, replay))
+            }
         }
     }
 
@@ -238,6 +286,7 @@ impl<D: Disk> Journal<D> {
         if self.ledger.is_poisoned() {
             self.ledger.recover()?;
         }
+        self.write_quarantines()?;
         let appended = self.ledger.append(at, event);
         self.write_failed = appended.is_err();
         let seq = appended?;
@@ -245,20 +294,64 @@ impl<D: Disk> Journal<D> {
         Ok(seq)
     }
 
-    /// Records an intent that only closes: where the disk is full its line waits in memory, and `None` comes back.
+    /// Records a quarantine. Where the ledger can't be written it is in force all the same, and written as soon as it can,
+    /// before anything else is.
+    pub fn quarantine(&mut self, at: Timestamp, node: &NodeName, why: &str) -> Result<(), Error> {
+        let event = Event::Quarantined { node: node.clone(), why: why.to_owned() };
+        match self.record(at, &event) {
+            Ok(_) => Ok(()),
+            Err(Error::Misfit(misfit)) => Err(Error::Misfit(misfit)),
+            Err(error @ (Error::Ledger(_) | Error::Store(_))) => {
+                tracing::error!(%error, %node, "the ledger cannot be written; the quarantine holds in memory");
+                // The line's number means nothing to this event.
+                self.book.apply(self.ledger.last().0.0, at, &event)?;
+                self.ahead.quarantines.entry(node.clone()).or_insert((at, why.to_owned()));
+                Ok(())
+            }
+        }
+    }
+
+    fn write_quarantines(&mut self) -> Result<(), Error> {
+        while let Some((node, (at, why))) = self.ahead.quarantines.first_key_value() {
+            let (at, event) = (*at, Event::Quarantined { node: node.clone(), why: why.clone() });
+            let appended = self.ledger.append(at, &event);
+            self.write_failed |= appended.is_err();
+            self.believe(appended?, at, &event)?;
+            self.ahead.quarantines.pop_first();
+        }
+        Ok(())
+    }
+
+    /// Records an intent that only closes: where the disk is full its line waits in memory, and `None` comes back. Where no
+    /// more lines may wait the closing goes on without one.
     pub fn record_closing(&mut self, at: Timestamp, event: &Event) -> Result<Option<Seq>, Error> {
         match self.record(at, event) {
             Ok(seq) => Ok(Some(seq)),
             Err(Error::Misfit(misfit)) => Err(Error::Misfit(misfit)),
             Err(error @ (Error::Ledger(_) | Error::Store(_))) => {
                 tracing::error!(%error, "the ledger cannot be written; closing goes on, openings wait");
-                match self.ledger.append_best_effort(at, event)? {
-                    Recorded::Durable(seq) => {
+                if self.ledger.waiting() == 0 {
+                    self.ahead.waiting.clear();
+                }
+                let about = closing(event);
+                if about.as_ref().is_some_and(|about| self.ahead.waiting.contains(about)) {
+                    return Ok(None);
+                }
+                match self.ledger.append_best_effort(at, event) {
+                    Ok(Recorded::Durable(seq)) => {
                         self.believe(seq, at, event)?;
                         Ok(Some(seq))
                     }
                     // Not applied to the book: an intent without an outcome changes nothing there.
-                    Recorded::Waiting { .. } => Ok(None),
+                    Ok(Recorded::Waiting { .. }) => {
+                        self.ahead.waiting.extend(about);
+                        Ok(None)
+                    }
+                    Err(ledger::Error::Backlog { .. }) => {
+                        self.ahead.forgotten = self.ahead.forgotten.saturating_add(1);
+                        Ok(None)
+                    }
+                    Err(error) => Err(error.into()),
                 }
             }
         }
@@ -271,7 +364,16 @@ impl<D: Disk> Journal<D> {
         }
         self.ledger.flush()?;
         if self.write_failed {
-            self.record(at, &Event::Note { node: None, text: "the ledger can be written again".to_owned() })?;
+            let forgotten = self.ahead.forgotten;
+            let mut text = "the ledger can be written again".to_owned();
+            if forgotten > 0 {
+                let _ = write!(
+                    text,
+                    "; {forgotten} closings went unrecorded meanwhile, because too many lines waited"
+                );
+            }
+            self.record(at, &Event::Note { node: None, text })?;
+            self.ahead.forgotten = 0;
         }
         Ok(())
     }
@@ -305,6 +407,8 @@ impl<D: Disk> Journal<D> {
 
 #[cfg(test)]
 mod tests {
+    use gpu_bridge_core::ids::{Epoch, KubeNodeName};
+
     use super::*;
     use crate::ledger::SimDisk;
 
@@ -324,5 +428,74 @@ mod tests {
         assert_eq!(journal.last().0, before.next(), "the try itself is a line");
         journal.check(now).unwrap();
         assert_eq!(journal.last().0, before.next(), "and no more are written");
+    }
+
+    fn close(node: &str, names: usize) -> Event {
+        let closed = (0..names).map(|n| KubeNodeName::new(format!("{node}-{n:050}"))).collect();
+        let action = match names {
+            0 => kubernetes::Action::CloseGate { node: node.into() },
+            _ => kubernetes::Action::CreateGate { closed },
+        };
+        Event::Intent {
+            handover: None,
+            node: Some(node.into()),
+            epoch: Epoch(1),
+            action: Action::Kubernetes(action),
+        }
+    }
+
+    fn full() -> (SimDisk, Journal<SimDisk>) {
+        let disk = SimDisk::new();
+        let (journal, _) = Journal::open_on(disk.clone(), Timestamp::UNIX_EPOCH).unwrap();
+        disk.full_at(Some(0));
+        (disk, journal)
+    }
+
+    /// Each tick asked for the same closing again, until 10,000 lines waited and closing stopped.
+    #[test]
+    fn a_closing_that_is_asked_for_again_waits_once() {
+        let (disk, mut journal) = full();
+        let now = Timestamp::UNIX_EPOCH;
+        for node in ["n1", "n2", "n1", "n1", "n2"] {
+            assert_eq!(journal.record_closing(now, &close(node, 0)).unwrap(), None);
+        }
+        assert_eq!(journal.ledger.waiting(), 2);
+        disk.full_at(None);
+        journal.check(now).unwrap();
+        assert_eq!(journal.ledger.waiting(), 0);
+        disk.full_at(Some(disk.bytes().len()));
+        journal.record_closing(now, &close("n1", 0)).unwrap();
+        assert_eq!(journal.ledger.waiting(), 1, "it waits anew once it was written");
+    }
+
+    #[test]
+    fn closing_goes_on_when_no_more_lines_may_wait() {
+        let (disk, mut journal) = full();
+        let now = Timestamp::UNIX_EPOCH;
+        for n in 0..25 {
+            let event = close(&format!("n{n}"), 14_000);
+            assert_eq!(journal.record_closing(now, &event).unwrap(), None, "line {n}");
+        }
+        assert!(journal.ledger.waiting() < 25);
+        disk.full_at(None);
+        journal.check(now).unwrap();
+        let text = String::from_utf8(disk.bytes()).unwrap();
+        assert!(text.lines().next_back().unwrap().contains("closings went unrecorded"), "the gap is told");
+    }
+
+    #[test]
+    fn a_quarantine_holds_in_memory_while_the_disk_is_full_and_is_written_before_anything_else() {
+        let (disk, mut journal) = full();
+        let now = Timestamp::UNIX_EPOCH;
+        let node = NodeName::new("n1");
+        journal.quarantine(now, &node, "both open").unwrap();
+        assert_eq!(journal.book().record(&node).quarantine.as_deref(), Some("both open"));
+        assert!(journal.record(now, &Event::QuarantineEnded { node: node.clone() }).is_err());
+        assert!(journal.book().record(&node).quarantine.is_some(), "what can't be recorded does not end it");
+        disk.full_at(None);
+        journal.record(now, &Event::QuarantineEnded { node: node.clone() }).unwrap();
+        let (again, _) = Journal::open_on(SimDisk::holding(&disk.bytes()), now).unwrap();
+        assert_eq!(again.book(), journal.book());
+        assert_eq!((again.last().0.0, again.book().record(&node).quarantine), (3, None));
     }
 }

@@ -409,6 +409,18 @@ impl World {
         self.change_kube_marks(Happening::BreakKubernetes, node, &side);
     }
 
+    /// A person deletes the Gate.
+    #[cfg(test)]
+    pub(super) fn delete_gate(&mut self) {
+        self.change_kube_marks(Happening::LoseGate, "", &KubeSide::default());
+    }
+
+    /// Whether there is a Gate.
+    #[cfg(test)]
+    pub(super) fn has_gate(&self) -> bool {
+        self.kube.all(Resource::Gates).next().is_some()
+    }
+
     fn fail_somewhere(&mut self, happening: Happening, node: &str) {
         let now = self.now();
         let until = now + SignedDuration::from_secs(self.dice.within(10..240));

@@ -142,7 +142,7 @@ async fn a_gate_that_was_broken_open_since_the_look_keeps_the_other_one_closed()
             let spec = JobSpec::new("alice", 4, GPUS, SignedDuration::from_secs(60));
             world.slurm.submit(spec.limit(SignedDuration::from_mins(5))).unwrap();
         });
-        world.pass(1);
+        world.pass(5);
     }));
     tick(&mut run).await;
     let denied = |event: &Event| match event {
@@ -244,4 +244,58 @@ async fn a_drain_that_its_people_lifted_before_the_first_move_does_not_come_back
         .await;
     }
     assert_eq!(drain_of(&run, "gpu4"), None);
+}
+
+/// The disk is full when both gates are seen open: the node is closed and in quarantine, and the ledger tells it later.
+#[tokio::test]
+async fn a_quarantine_decided_while_the_disk_is_full_holds() {
+    let mut run = adopted(Domain::Slurm).await;
+    {
+        let mut world = run.world.lock();
+        world.disk_bad_until = Some(world.now() + SignedDuration::from_hours(1));
+        world.disk.full_at(Some(world.disk.bytes().len()));
+        world.break_kubernetes("gpu4");
+    }
+    for _ in 0..3 {
+        tick(&mut run).await;
+    }
+    let in_memory =
+        |run: &Run| run.engine.as_ref().unwrap().journal().book().record(&NodeName::new("gpu4")).quarantine;
+    assert!(in_memory(&run).is_some());
+    assert_eq!(record(&run, "gpu4").quarantine, None, "not on the disk");
+    let (_, kube) = run.world.lock().sides()["gpu4"].clone();
+    assert!(kube.listed && kube.draining, "{kube:?}");
+    run.world.lock().mend_disk();
+    tick(&mut run).await;
+    assert_eq!(record(&run, "gpu4").quarantine, in_memory(&run));
+    assert!(in_memory(&run).is_some());
+}
+
+/// A death at every single operation on the disk while the missing Gate is made: before and after the intent, before and
+/// after the write, before and after the outcome.
+#[tokio::test]
+async fn a_death_at_any_point_of_making_the_gate_anew_leaves_a_whole_gate() {
+    let mut without_gate = 0;
+    let mut with_gate = 0;
+    for operation in 0..8 {
+        let mut run = adopted(Domain::Slurm).await;
+        {
+            let mut world = run.world.lock();
+            world.delete_gate();
+            let at = world.disk.operations() + operation;
+            world.disk.crash_at(at, 0);
+        }
+        tick(&mut run).await;
+        if run.engine.is_some() {
+            assert!(operation > 3, "it did not die at operation {operation}");
+            continue;
+        }
+        let there = run.world.lock().has_gate();
+        (with_gate, without_gate) = (with_gate + u32::from(there), without_gate + u32::from(!there));
+        run.world.lock().pass(300);
+        until_rest(&mut run).await;
+        let world = run.world.lock();
+        assert!(world.sides().values().all(|(_, kube)| kube.listed), "{:?}", world.sides());
+    }
+    assert!(with_gate > 0 && without_gate > 0, "{with_gate} with it, {without_gate} without");
 }
