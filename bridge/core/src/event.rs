@@ -152,6 +152,43 @@ pub enum Event {
     },
 }
 
+/// What an event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct About<'a> {
+    /// The node that it names.
+    pub node: Option<&'a NodeName>,
+    /// The handover that it names.
+    pub handover: Option<HandoverId>,
+}
+
+impl Event {
+    /// The node and the handover that it names; one that names neither concerns all of them.
+    pub fn about(&self) -> About<'_> {
+        let (node, handover) = match self {
+            Self::Planned(handover) => (Some(&handover.node), Some(handover.id)),
+            Self::Handover { id, .. } => (None, Some(*id)),
+            Self::Intent { node, handover, .. } => (node.as_ref(), *handover),
+            Self::AlarmRaised { node, .. } | Self::Note { node, .. } => (node.as_ref(), None),
+            Self::Found { node, .. }
+            | Self::DrainLifted { node }
+            | Self::Quarantined { node, .. }
+            | Self::QuarantineEnded { node }
+            | Self::Imported { node, .. }
+            | Self::ReleaseStarted { node, .. }
+            | Self::Released { node } => (Some(node), None),
+            Self::Started { .. }
+            | Self::Stopped
+            | Self::IdsSeen { .. }
+            | Self::Counted { .. }
+            | Self::TimeRanBackwards { .. }
+            | Self::Outcome { .. }
+            | Self::Decision { .. }
+            | Self::AlarmCleared { .. } => (None, None),
+        };
+        About { node, handover }
+    }
+}
+
 /// A remote effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -10,7 +10,7 @@ use gpu_bridge_core::book::{self, Book, Record};
 use gpu_bridge_core::event::{Action, Event};
 use gpu_bridge_core::facts::{kubernetes, slurm};
 use gpu_bridge_core::handover::Handover;
-use gpu_bridge_core::ids::{HandoverId, NodeName};
+use gpu_bridge_core::ids::NodeName;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -182,15 +182,15 @@ fn catch_up(store: &mut Store, dir: &Path) -> Result<Option<Reason>, Error> {
 
 /// What one event changes in the tables.
 fn put(batch: &mut Batch, book: &Book, seq: Seq, at: Timestamp, event: &Event) -> Result<(), store::Error> {
-    let handover = handover_of(event);
-    if let Some(handover) = handover.and_then(|id| book.handovers.get(&id)) {
+    let about = event.about();
+    if let Some(handover) = about.handover.and_then(|id| book.handovers.get(&id)) {
         batch.put(&HANDOVERS, &handover.id.0, handover)?;
     }
-    let node = node_of(event).or_else(|| Some(book.handovers.get(&handover?)?.node.clone()));
+    let node = about.node.or_else(|| Some(&book.handovers.get(&about.handover?)?.node));
     if let Some(node) = node {
         let line = Line { seq: seq.0, at, event: event.clone() };
-        batch.put(&LINES, &line_key(&node, seq.0), &line)?;
-        match book.nodes.get(&node) {
+        batch.put(&LINES, &line_key(node, seq.0), &line)?;
+        match book.nodes.get(node) {
             Some(record) => batch.put(&NODES, &node.to_string(), record)?,
             None => batch.remove(&NODES, &node.to_string()),
         }
@@ -200,56 +200,6 @@ fn put(batch: &mut Batch, book: &Book, seq: Seq, at: Timestamp, event: &Event) -
 
 fn line_key(node: &NodeName, seq: u64) -> String {
     format!("{node}\0{seq:020}")
-}
-
-fn handover_of(event: &Event) -> Option<HandoverId> {
-    match event {
-        Event::Planned(handover) => Some(handover.id),
-        Event::Handover { id, .. } => Some(*id),
-        Event::Intent { handover, .. } => *handover,
-        Event::Started { .. }
-        | Event::Stopped
-        | Event::IdsSeen { .. }
-        | Event::Counted { .. }
-        | Event::TimeRanBackwards { .. }
-        | Event::Found { .. }
-        | Event::DrainLifted { .. }
-        | Event::Outcome { .. }
-        | Event::Decision { .. }
-        | Event::AlarmRaised { .. }
-        | Event::AlarmCleared { .. }
-        | Event::Quarantined { .. }
-        | Event::QuarantineEnded { .. }
-        | Event::Imported { .. }
-        | Event::ReleaseStarted { .. }
-        | Event::Released { .. }
-        | Event::Note { .. } => None,
-    }
-}
-
-fn node_of(event: &Event) -> Option<NodeName> {
-    match event {
-        Event::Planned(handover) => Some(handover.node.clone()),
-        Event::Found { node, .. }
-        | Event::DrainLifted { node }
-        | Event::Quarantined { node, .. }
-        | Event::QuarantineEnded { node }
-        | Event::Imported { node, .. }
-        | Event::ReleaseStarted { node, .. }
-        | Event::Released { node } => Some(node.clone()),
-        Event::Intent { node, .. } | Event::AlarmRaised { node, .. } | Event::Note { node, .. } => {
-            node.clone()
-        }
-        Event::Started { .. }
-        | Event::Stopped
-        | Event::IdsSeen { .. }
-        | Event::Counted { .. }
-        | Event::TimeRanBackwards { .. }
-        | Event::Handover { .. }
-        | Event::Outcome { .. }
-        | Event::Decision { .. }
-        | Event::AlarmCleared { .. } => None,
-    }
 }
 
 impl<D: Disk> Journal<D> {
