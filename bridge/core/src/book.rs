@@ -315,8 +315,8 @@ impl Book {
         let node = next.node.clone();
         let record = self.entry(&node);
         match (next.state, next.to) {
-            (State::Reserved, _) => record.slurm_closed_by = Some(id),
-            (State::Closing, _) => record.kubernetes_closed_by = Some(id),
+            (State::Reserved, Domain::Slurm | Domain::Kubernetes) => record.slurm_closed_by = Some(id),
+            (State::Closing, Domain::Slurm | Domain::Kubernetes) => record.kubernetes_closed_by = Some(id),
             (State::Open, to) => {
                 record.management = Management::Managed { owner: to };
                 record.adopted_from_quarantine = false;
@@ -362,7 +362,7 @@ impl Book {
                 | State::KubernetesEmpty
                 | State::Returning
                 | State::RollingBack,
-                _,
+                Domain::Slurm | Domain::Kubernetes,
             ) => {}
         }
         self.handovers.insert(id, next);
@@ -377,7 +377,7 @@ impl Book {
                 node: node.clone(),
                 why: format!("it is in handover {handover}; wait for its end or cancel it"),
             }),
-            (Management::Unmanaged | Management::Adopting, _) => {
+            (Management::Unmanaged | Management::Adopting, None | Some(_)) => {
                 Err(Error::Node { node: node.clone(), why: "it is not managed".to_owned() })
             }
         }

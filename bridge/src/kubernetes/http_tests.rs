@@ -34,6 +34,17 @@ async fn a_list_is_one_snapshot_page_by_page() {
 }
 
 #[tokio::test]
+async fn the_revision_of_a_list_is_read_where_it_is_a_number() {
+    for (version, expected) in [(json!("4711"), Some(4_711)), (json!("v1-a"), None), (json!(null), None)] {
+        let (http, mut server) = server();
+        let body = json!({ "kind": "LeaseList", "metadata": { "resourceVersion": version }, "items": [] });
+        let list = http.list_at::<Lease>("leases", "/leases", None);
+        let (found, _) = tokio::join!(list, answer(&mut server, 200, body));
+        assert_eq!(found.unwrap().1, expected);
+    }
+}
+
+#[tokio::test]
 async fn a_list_that_never_holds_still_is_an_error() {
     let (http, mut server) = server();
     let script = async {

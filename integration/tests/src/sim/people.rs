@@ -51,26 +51,51 @@ pub(super) struct People {
 #[derive(Debug, Clone, Copy)]
 enum Happening {
     Submit,
-    CancelJob,
-    RequeueJob,
-    SuspendOrResumeJob,
-    ShrinkJob,
+    Job(JobChange),
+    Pods(PodChange),
+    Slurm(SlurmMark),
+    Kubernetes(KubeMark),
+    Failure(Failure),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum JobChange {
+    Cancel,
+    Requeue,
+    SuspendOrResume,
+    Shrink,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum PodChange {
     ChangeWorkload,
     LonePod,
     ChangeBudget,
     DeletePod,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum SlurmMark {
     Drain,
     LiftDrain,
     LoseDrain,
     LoseReservation,
+    Break,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum KubeMark {
     LoseTaints,
     LoseListing,
     LoseGate,
-    BreakSlurm,
-    BreakKubernetes,
+    Break,
     Cordon,
     Uncordon,
     DeleteNode,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Failure {
     SlurmdDies,
     PowerFails,
     KubeletFreezes,
@@ -83,34 +108,34 @@ enum Happening {
 
 const CHANCES: [(u32, Happening); 29] = [
     (120, Happening::Submit),
-    (8, Happening::CancelJob),
-    (6, Happening::RequeueJob),
-    (14, Happening::SuspendOrResumeJob),
-    (8, Happening::ShrinkJob),
-    (14, Happening::ChangeWorkload),
-    (20, Happening::LonePod),
-    (12, Happening::ChangeBudget),
-    (6, Happening::DeletePod),
-    (9, Happening::Drain),
-    (14, Happening::LiftDrain),
-    (8, Happening::LoseDrain),
-    (8, Happening::LoseReservation),
-    (8, Happening::LoseTaints),
-    (8, Happening::LoseListing),
-    (2, Happening::LoseGate),
-    (1, Happening::BreakSlurm),
-    (1, Happening::BreakKubernetes),
-    (6, Happening::Cordon),
-    (10, Happening::Uncordon),
-    (6, Happening::DeleteNode),
-    (6, Happening::SlurmdDies),
-    (4, Happening::PowerFails),
-    (7, Happening::KubeletFreezes),
-    (6, Happening::ControllerStops),
-    (6, Happening::ApiAway),
-    (6, Happening::RestAway),
-    (4, Happening::DiskFails),
-    (10, Happening::Crash),
+    (8, Happening::Job(JobChange::Cancel)),
+    (6, Happening::Job(JobChange::Requeue)),
+    (14, Happening::Job(JobChange::SuspendOrResume)),
+    (8, Happening::Job(JobChange::Shrink)),
+    (14, Happening::Pods(PodChange::ChangeWorkload)),
+    (20, Happening::Pods(PodChange::LonePod)),
+    (12, Happening::Pods(PodChange::ChangeBudget)),
+    (6, Happening::Pods(PodChange::DeletePod)),
+    (9, Happening::Slurm(SlurmMark::Drain)),
+    (14, Happening::Slurm(SlurmMark::LiftDrain)),
+    (8, Happening::Slurm(SlurmMark::LoseDrain)),
+    (8, Happening::Slurm(SlurmMark::LoseReservation)),
+    (8, Happening::Kubernetes(KubeMark::LoseTaints)),
+    (8, Happening::Kubernetes(KubeMark::LoseListing)),
+    (2, Happening::Kubernetes(KubeMark::LoseGate)),
+    (1, Happening::Slurm(SlurmMark::Break)),
+    (1, Happening::Kubernetes(KubeMark::Break)),
+    (6, Happening::Kubernetes(KubeMark::Cordon)),
+    (10, Happening::Kubernetes(KubeMark::Uncordon)),
+    (6, Happening::Kubernetes(KubeMark::DeleteNode)),
+    (6, Happening::Failure(Failure::SlurmdDies)),
+    (4, Happening::Failure(Failure::PowerFails)),
+    (7, Happening::Failure(Failure::KubeletFreezes)),
+    (6, Happening::Failure(Failure::ControllerStops)),
+    (6, Happening::Failure(Failure::ApiAway)),
+    (6, Happening::Failure(Failure::RestAway)),
+    (4, Happening::Failure(Failure::DiskFails)),
+    (10, Happening::Failure(Failure::Crash)),
 ];
 
 impl World {
@@ -123,38 +148,11 @@ impl World {
         let (slurm, kube) = self.sides().remove(&node).unwrap_or_default();
         match happening {
             Happening::Submit => self.submit(),
-            Happening::CancelJob
-            | Happening::RequeueJob
-            | Happening::SuspendOrResumeJob
-            | Happening::ShrinkJob => {
-                self.change_job(happening, &node);
-            }
-            Happening::ChangeWorkload
-            | Happening::LonePod
-            | Happening::ChangeBudget
-            | Happening::DeletePod => {
-                self.change_pods(happening, &node);
-            }
-            Happening::Drain
-            | Happening::LiftDrain
-            | Happening::LoseDrain
-            | Happening::LoseReservation
-            | Happening::BreakSlurm => self.change_slurm_marks(happening, &node, &slurm),
-            Happening::LoseTaints
-            | Happening::LoseListing
-            | Happening::LoseGate
-            | Happening::BreakKubernetes
-            | Happening::Cordon
-            | Happening::Uncordon
-            | Happening::DeleteNode => self.change_kube_marks(happening, &node, &kube),
-            Happening::SlurmdDies
-            | Happening::PowerFails
-            | Happening::KubeletFreezes
-            | Happening::ControllerStops
-            | Happening::ApiAway
-            | Happening::RestAway
-            | Happening::DiskFails
-            | Happening::Crash => self.fail_somewhere(happening, &node),
+            Happening::Job(change) => self.change_job(change, &node),
+            Happening::Pods(change) => self.change_pods(change, &node),
+            Happening::Slurm(mark) => self.change_slurm_marks(mark, &node, &slurm),
+            Happening::Kubernetes(mark) => self.change_kube_marks(mark, &node, &kube),
+            Happening::Failure(failure) => self.fail_somewhere(failure, &node),
         }
     }
 
@@ -186,7 +184,7 @@ impl World {
         }
     }
 
-    fn change_job(&mut self, happening: Happening, node: &str) {
+    fn change_job(&mut self, change: JobChange, node: &str) {
         let jobs: Vec<(JobId, String, JobState)> = self
             .slurm
             .jobs()
@@ -194,24 +192,26 @@ impl World {
             .map(|job| (job.id, job.spec.user.clone(), job.state))
             .collect();
         let Some((id, user, state)) = self.dice.pick(&jobs).cloned() else { return };
-        self.others(&format!("{user}'s job {id} ({state:?}): {happening:?}"), |world| {
+        self.others(&format!("{user}'s job {id} ({state:?}): {change:?}"), |world| {
             // What Slurm refuses has no consequences.
-            let done = match happening {
-                Happening::CancelJob => world.slurm.cancel(id, &user),
-                Happening::RequeueJob => world.slurm.requeue(id, &user),
-                Happening::ShrinkJob => world.slurm.shrink_job(id, &NodeName::from(node), &user),
-                _ if state == JobState::Suspended => world.slurm.resume_job(id, ADMIN),
-                _ => world.slurm.suspend(id, ADMIN),
+            let done = match change {
+                JobChange::Cancel => world.slurm.cancel(id, &user),
+                JobChange::Requeue => world.slurm.requeue(id, &user),
+                JobChange::Shrink => world.slurm.shrink_job(id, &NodeName::from(node), &user),
+                JobChange::SuspendOrResume if state == JobState::Suspended => {
+                    world.slurm.resume_job(id, ADMIN)
+                }
+                JobChange::SuspendOrResume => world.slurm.suspend(id, ADMIN),
             };
             whatever(done);
         });
     }
 
-    fn change_pods(&mut self, happening: Happening, node: &str) {
+    fn change_pods(&mut self, change: PodChange, node: &str) {
         self.people.number += 1;
         let number = self.people.number;
-        match happening {
-            Happening::ChangeWorkload => {
+        match change {
+            PodChange::ChangeWorkload => {
                 let replicas = usize::try_from(self.dice.within(0..5)).unwrap_or(0);
                 let gpus = u64::try_from(self.dice.within(1..i64::from(GPUS) + 1)).unwrap_or(1);
                 let app = self.dice.pick(&["chat", "search"]).copied().unwrap_or("chat");
@@ -229,7 +229,7 @@ impl World {
                 );
                 self.counts.work += 1;
             }
-            Happening::LonePod => {
+            PodChange::LonePod => {
                 let gpus = u64::try_from(self.dice.within(0..i64::from(GPUS) + 1)).unwrap_or(0);
                 let run = self.dice.within(20..1200);
                 let mut pod = pod(&format!("lone-{number}"), gpus);
@@ -248,12 +248,12 @@ impl World {
                 });
                 self.counts.work += 1;
             }
-            Happening::ChangeBudget => {
+            PodChange::ChangeBudget => {
                 let app = self.dice.pick(&["chat", "search"]).copied().unwrap_or("chat");
                 let allowed = self.dice.within(0..3);
                 self.budget(app, allowed);
             }
-            _ => {
+            PodChange::DeletePod => {
                 let pods: Vec<String> = self
                     .kube
                     .all(Resource::Pods)
@@ -284,7 +284,7 @@ impl World {
         });
     }
 
-    fn change_slurm_marks(&mut self, happening: Happening, node: &str, side: &SlurmSide) {
+    fn change_slurm_marks(&mut self, mark: SlurmMark, node: &str, side: &SlurmSide) {
         let name = NodeName::from(node);
         let reserved: Vec<String> = self
             .slurm
@@ -298,8 +298,8 @@ impl World {
             action: Some(action),
             reason: reason.map(str::to_owned),
         };
-        match happening {
-            Happening::Drain if side.drain.is_none() || whole => {
+        match mark {
+            SlurmMark::Drain if side.drain.is_none() || whole => {
                 self.people.number += 1;
                 let reason = format!("bad fan {}", self.people.number);
                 let done = self.others(&format!("{ADMIN} drains {node}: {reason}"), |world| {
@@ -309,7 +309,7 @@ impl World {
                     self.people.drains.insert(node.to_owned(), reason);
                 }
             }
-            Happening::LiftDrain => {
+            SlurmMark::LiftDrain => {
                 let stands =
                     self.people.drains.get(node).filter(|reason| side.drain.as_ref() == Some(reason));
                 if stands.is_some() {
@@ -319,19 +319,19 @@ impl World {
                     });
                 }
             }
-            Happening::LoseDrain if whole => {
+            SlurmMark::LoseDrain if whole => {
                 self.others(&format!("{ADMIN} takes our drain off {node}"), |world| {
                     whatever(world.slurm.update_node(&name, &update(NodeAction::Undrain, None), ADMIN));
                 });
             }
-            Happening::LoseReservation if whole => {
+            SlurmMark::LoseReservation if whole => {
                 self.others(&format!("{ADMIN} deletes our reservation of {node}"), |world| {
                     for reservation in &reserved {
                         whatever(world.slurm.delete_reservation(reservation, ADMIN));
                     }
                 });
             }
-            Happening::BreakSlurm if whole => {
+            SlurmMark::Break if whole => {
                 self.others(&format!("{ADMIN} takes all our marks off {node} in Slurm"), |world| {
                     for reservation in &reserved {
                         whatever(world.slurm.delete_reservation(reservation, ADMIN));
@@ -339,11 +339,11 @@ impl World {
                     whatever(world.slurm.update_node(&name, &update(NodeAction::Undrain, None), ADMIN));
                 });
             }
-            _ => {}
+            SlurmMark::Drain | SlurmMark::LoseDrain | SlurmMark::LoseReservation | SlurmMark::Break => {}
         }
     }
 
-    fn change_kube_marks(&mut self, happening: Happening, node: &str, side: &KubeSide) {
+    fn change_kube_marks(&mut self, mark: KubeMark, node: &str, side: &KubeSide) {
         let id = Id::node(node);
         let gate = Id::cluster(Resource::Gates, GATE_NAME);
         let name = node.to_owned();
@@ -358,38 +358,38 @@ impl World {
             }
         };
         let whole = side.is_whole() && self.late.is_empty();
-        match happening {
-            Happening::LoseTaints if whole => {
+        match mark {
+            KubeMark::LoseTaints if whole => {
                 self.others(&format!("a person takes our taints off {node}"), |world| {
                     world.kube.edit(&id, untaint)
                 });
             }
-            Happening::LoseListing if whole => {
+            KubeMark::LoseListing if whole => {
                 self.others(&format!("a person takes {node} off the Gate's list"), |world| {
                     world.kube.edit(&gate, unlist)
                 });
             }
-            Happening::LoseGate if self.late.is_empty() => {
+            KubeMark::LoseGate if self.late.is_empty() => {
                 self.others("a person deletes the Gate", |world| {
                     let path = format!("/apis/gpu-bridge.io/v1/gates/{GATE_NAME}");
                     world.kube.request(&Request { method: "DELETE".into(), path, ..Request::default() });
                 });
             }
-            Happening::BreakKubernetes if whole => {
+            KubeMark::Break if whole => {
                 self.others(&format!("a person takes all our marks off {node} in Kubernetes"), |world| {
                     world.kube.edit(&gate, unlist);
                     world.kube.edit(&id, untaint);
                 });
             }
-            Happening::Cordon | Happening::Uncordon if side.there => {
-                let cordoned = matches!(happening, Happening::Cordon);
+            KubeMark::Cordon | KubeMark::Uncordon if side.there => {
+                let cordoned = matches!(mark, KubeMark::Cordon);
                 if side.cordoned != cordoned {
                     self.others(&format!("a person sets the cordon of {node} to {cordoned}"), |world| {
                         world.kube.edit(&id, |node| node["spec"]["unschedulable"] = json!(cordoned));
                     });
                 }
             }
-            Happening::DeleteNode if side.there && !self.people.to_return.contains_key(node) => {
+            KubeMark::DeleteNode if side.there && !self.people.to_return.contains_key(node) => {
                 let tainted = self.dice.permille(600);
                 let back = self.now() + SignedDuration::from_secs(self.dice.within(5..120));
                 self.people.to_return.insert(node.to_owned(), (back, tainted));
@@ -398,7 +398,13 @@ impl World {
                     world.kube.request(&Request { method: "DELETE".into(), path, ..Request::default() });
                 });
             }
-            _ => {}
+            KubeMark::LoseTaints
+            | KubeMark::LoseListing
+            | KubeMark::LoseGate
+            | KubeMark::Break
+            | KubeMark::Cordon
+            | KubeMark::Uncordon
+            | KubeMark::DeleteNode => {}
         }
     }
 
@@ -406,13 +412,13 @@ impl World {
     #[cfg(test)]
     pub(super) fn break_kubernetes(&mut self, node: &str) {
         let side = self.sides().remove(node).map(|(_, kube)| kube).unwrap_or_default();
-        self.change_kube_marks(Happening::BreakKubernetes, node, &side);
+        self.change_kube_marks(KubeMark::Break, node, &side);
     }
 
     /// A person deletes the Gate.
     #[cfg(test)]
     pub(super) fn delete_gate(&mut self) {
-        self.change_kube_marks(Happening::LoseGate, "", &KubeSide::default());
+        self.change_kube_marks(KubeMark::LoseGate, "", &KubeSide::default());
     }
 
     /// Whether there is a Gate.
@@ -421,18 +427,18 @@ impl World {
         self.kube.all(Resource::Gates).next().is_some()
     }
 
-    fn fail_somewhere(&mut self, happening: Happening, node: &str) {
+    fn fail_somewhere(&mut self, failure: Failure, node: &str) {
         let now = self.now();
         let until = now + SignedDuration::from_secs(self.dice.within(10..240));
         let name = NodeName::from(node);
-        match happening {
-            Happening::SlurmdDies => {
+        match failure {
+            Failure::SlurmdDies => {
                 self.people.broken_until.entry(node.to_owned()).or_insert(until);
                 self.others(&format!("slurmd of {node} dies"), |world| {
                     whatever(world.slurm.kill_slurmd(&name));
                 });
             }
-            Happening::PowerFails => {
+            Failure::PowerFails => {
                 self.people.broken_until.entry(node.to_owned()).or_insert(until);
                 self.people.kubelets.insert(node.to_owned(), Machine::Down);
                 self.others(&format!("{node} loses its power"), |world| {
@@ -440,7 +446,7 @@ impl World {
                     world.kube.set_machine(node, Machine::Down);
                 });
             }
-            Happening::KubeletFreezes
+            Failure::KubeletFreezes
                 if self.people.kubelets.get(node).is_none_or(|machine| *machine == Machine::Up) =>
             {
                 self.people.broken_until.entry(node.to_owned()).or_insert(until);
@@ -449,7 +455,7 @@ impl World {
                     world.kube.set_machine(node, Machine::Frozen);
                 });
             }
-            Happening::ControllerStops if self.slurm.controller_is_up() => {
+            Failure::ControllerStops if self.slurm.controller_is_up() => {
                 let start = self.dice.weighed(&[(5, Start::Clean), (5, Start::AfterKill), (1, Start::Cold)]);
                 let start = start.unwrap_or(Start::Clean);
                 self.note_drains();
@@ -460,15 +466,15 @@ impl World {
                 self.people.controller_back = Some((until, start));
                 self.others("slurmctld stops", |world| world.slurm.stop_controller());
             }
-            Happening::ApiAway => {
+            Failure::ApiAway => {
                 self.kube_away_until = until;
                 self.fault("the API server is away");
             }
-            Happening::RestAway => {
+            Failure::RestAway => {
                 self.slurm_away_until = until;
                 self.fault("slurmrestd is away");
             }
-            Happening::DiskFails if !self.disk.is_crashed() => {
+            Failure::DiskFails if !self.disk.is_crashed() => {
                 self.disk_bad_until = Some(until);
                 match self.dice.within(0..3) {
                     0 => self.disk.read_only(true),
@@ -477,13 +483,13 @@ impl World {
                 }
                 self.fault("the ledger's disk fails");
             }
-            Happening::Crash if !self.disk.is_crashed() => {
+            Failure::Crash if !self.disk.is_crashed() => {
                 let at = self.disk.operations() + u64::try_from(self.dice.within(0..12)).unwrap_or(0);
                 let bytes = usize::try_from(self.dice.within(0..400)).unwrap_or(0);
                 self.disk.crash_at(at, bytes);
                 self.tell("the daemon's machine is about to die");
             }
-            _ => {}
+            Failure::KubeletFreezes | Failure::ControllerStops | Failure::DiskFails | Failure::Crash => {}
         }
     }
 
@@ -636,8 +642,8 @@ impl World {
             self.others(&format!("{user} cancels job {id}"), |world| whatever(world.slurm.cancel(id, &user)));
         }
         for (node, (slurm, kube)) in self.sides() {
-            self.change_slurm_marks(Happening::LiftDrain, &node, &slurm);
-            self.change_kube_marks(Happening::Uncordon, &node, &kube);
+            self.change_slurm_marks(SlurmMark::LiftDrain, &node, &slurm);
+            self.change_kube_marks(KubeMark::Uncordon, &node, &kube);
         }
     }
 }

@@ -127,6 +127,18 @@ async fn a_backup_restored_while_the_daemon_was_away_is_noticed() {
     assert_eq!(backwards(&run), [Domain::Slurm]);
 }
 
+#[tokio::test]
+async fn a_restored_backup_of_kubernetes_is_noticed() {
+    let mut run = adopted(Domain::Slurm).await;
+    let backup = run.world.lock().kube.clone();
+    start_move(&mut run, "gpu4", Domain::Kubernetes).await;
+    until(&mut run, |book| book.record(&NodeName::new("gpu4")).owner() == Some(Domain::Kubernetes)).await;
+    tick(&mut run).await;
+    run.world.lock().change(Who::Others, |world| world.kube = backup);
+    tick(&mut run).await;
+    assert_eq!(backwards(&run), [Domain::Kubernetes]);
+}
+
 /// Others break the closed side open and work begins there, between the tick's look and the write that opens the other gate.
 #[tokio::test]
 async fn a_gate_that_was_broken_open_since_the_look_keeps_the_other_one_closed() {
