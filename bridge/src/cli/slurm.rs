@@ -73,34 +73,67 @@ struct Seen {
 pub(super) async fn run(command: SlurmCmd, output: Output) -> anyhow::Result<ExitCode> {
     match command {
         SlurmCmd::Facts { reach } => {
-            let client = match reach.url {
-                Some(url) => slurm::connect(slurm::Options {
-                    url,
-                    user: reach.user,
-                    token_file: reach.token_file,
-                    api_version: reach.api,
-                    ..slurm::Options::default()
-                })?,
-                None => match config::check_with(&reach.config, config::Files::Ignored) {
-                    Ok(config) => slurm::connect(assemble::slurm_options(&config.slurm))?,
-                    Err(problems) => return Ok(complain(&problems)),
-                },
+            let options = match reach.options() {
+                Ok(options) => options,
+                Err(problems) => return Ok(complain(&problems)),
             };
-            let facts = client.look(&[]).await?;
-            let seen = Seen { api_version: client.api_version().await?, facts };
-            print(output, &seen, |seen| {
-                format!("slurmrestd {}\n\n{}", seen.api_version, facts_text(&seen.facts))
-            })?;
+            let text =
+                |seen: &Seen| format!("slurmrestd {}\n\n{}", seen.api_version, facts_text(&seen.facts));
+            tell(output, look(options).await, text)
         }
         SlurmCmd::Decode { api, kind, file } => {
             let answer = read(&file)?;
             if !answer.starts_with(b"HTTP/") && output == Output::Text {
                 eprintln!("no HTTP status in front: taken for 200");
             }
-            print(output, &decode(&api, kind, &answer)?, decoded_text)?;
+            tell(output, decode(&file.display().to_string(), &api, kind, &answer), decoded_text)
         }
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+impl Reach {
+    fn options(self) -> Result<slurm::Options, Vec<config::Problem>> {
+        let Some(url) = self.url else {
+            let config = config::check_with(&self.config, config::Files::Ignored)?;
+            return Ok(assemble::slurm_options(&config.slurm));
+        };
+        Ok(slurm::Options {
+            url,
+            user: self.user,
+            token_file: self.token_file,
+            api_version: self.api,
+            ..slurm::Options::default()
+        })
+    }
+}
+
+async fn look(options: slurm::Options) -> Result<Seen, slurm::Error> {
+    let client = slurm::connect(options)?;
+    let facts = client.look(&[]).await?;
+    Ok(Seen { api_version: client.api_version().await?, facts })
+}
+
+/// Prints what was read, or the error: as JSON where that is asked for, so that a program need not read our words.
+fn tell<T: Serialize>(
+    output: Output,
+    read: Result<T, slurm::Error>,
+    text: impl FnOnce(&T) -> String,
+) -> anyhow::Result<ExitCode> {
+    match (read, output) {
+        (Ok(value), _) => {
+            print(output, &value, text)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (Err(error), Output::Text) => Err(error.into()),
+        (Err(error), Output::Json) => {
+            print(output, &failure(&error), |_| String::new())?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn failure(error: &slurm::Error) -> serde_json::Value {
+    serde_json::json!({"error": {"code": error.code(), "says": error.to_string()}})
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
@@ -317,4 +350,82 @@ fn partitions_text<'a>(partitions: impl Iterator<Item = (&'a String, &'a Partiti
 
 fn list<T: ToString>(items: &BTreeSet<T>) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(api: &str, kind: Kind, answer: &str) -> String {
+        decoded_text(&decode("x", api, kind, answer.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn every_kind_has_a_table() {
+        let node = r#"{"nodes":[{"name":"gpu1","state":"idle","state_flags":["DRAIN","ODD"],"gres":"gpu:a100:4(S:0-1)",
+            "gres_used":"gpu:a100:1(IDX:2)","reason":"bad disk","reason_set_by_user":"root","reason_changed_at":60}]}"#;
+        let job = r#"{"jobs":[{"job_id":10,"job_state":["PENDING"],"nodes":"","required_nodes":"gpu[1-2]",
+            "user_name":"alice","partition":"main","node_count":{"set":true,"number":2},"tres_per_node":"gres/gpu:4",
+            "state_reason":"Resources","array_job_id":{"set":true,"number":10},"array_task_string":"1-100%5"}]}"#;
+        let reservation = r#"{"reservations":[{"name":"r","node_list":"gpu1","flags":["MAINT"],"start_time":60,
+            "end_time":120,"users":"root"}]}"#;
+        let partition =
+            r#"{"partitions":[{"name":"main","nodes":"gpu[1-2]","state":"UP","max_time_limit":-1}]}"#;
+        let ping = r#"{"pings":[{"hostname":"head","responding":false}]}"#;
+        for (api, kind, answer, expected) in [
+            (
+                "v0.0.38",
+                Kind::Node,
+                node,
+                "NODE  STATE           GPUS  GRES                     IN USE                  PARTITIONS  REASON\n\
+                 gpu1  IDLE+DRAIN+ODD  1/4   4 gpu a100 on sockets 0 1  1 gpu a100 (devices 2)              \
+                 bad disk [root at 1970-01-01T00:01:00Z]",
+            ),
+            (
+                "v0.0.42",
+                Kind::Jobs,
+                job,
+                "JOB  STATE    USER   PARTITION  NODESxGPUS  NODES      ENDS BY  WAITS FOR  PART OF\n\
+                 10   pending  alice  main       2x4         gpu1,gpu2  -        Resources  \
+                 100 waiting tasks of array 10",
+            ),
+            (
+                "v0.0.39",
+                Kind::Reservations,
+                reservation,
+                "RESERVATION  NODES  START                 END                   FLAGS  USERS  ACCOUNTS\n\
+                 r            gpu1   1970-01-01T00:01:00Z  1970-01-01T00:02:00Z  MAINT  root",
+            ),
+            (
+                "v0.0.38",
+                Kind::Partitions,
+                partition,
+                "PARTITION  STATE  LONGEST    NODES\nmain       up     unlimited  gpu1,gpu2",
+            ),
+            ("v0.0.45", Kind::Ping, ping, "SLURMCTLD  ROLE  STATE\nhead       -     does not answer"),
+            (
+                "v0.0.42",
+                Kind::JobStates,
+                r#"{"jobs":[{"job_id":"17_0","state":["CANCELLED","COMPLETING"]}]}"#,
+                "JOB  STATE\n17   CANCELLED+COMPLETING",
+            ),
+        ] {
+            // Columns are as wide as they need; here only their order counts.
+            let squeeze = |text: &str| {
+                text.lines()
+                    .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(squeeze(&text(api, kind, answer)), squeeze(expected), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_is_data_too() {
+        let unknown = r#"{"errors":[{"description":"Failure to query node gpu9"}]}"#;
+        let error = decode("node.http", "v0.0.42", Kind::Node, unknown.as_bytes()).unwrap_err();
+        let told = failure(&error);
+        assert_eq!(told["error"]["code"], "GB0326");
+        assert_eq!(told["error"]["says"], error.to_string());
+    }
 }

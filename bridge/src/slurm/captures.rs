@@ -75,7 +75,7 @@ fn answers() -> Vec<(PathBuf, Version, Kind)> {
 }
 
 fn decoded(file: &Path, version: Version, kind: Kind) -> Decoded {
-    decode(version.name, kind, read(file).as_bytes())
+    decode("x", version.name, kind, read(file).as_bytes())
         .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
@@ -87,7 +87,7 @@ fn nodes(file: &Path, version: Version) -> BTreeMap<SlurmNodeName, NodeRecord> {
 }
 
 fn jobs(body: &str, version: Version) -> BTreeMap<JobId, JobRecord> {
-    match decode(version.name, Kind::Jobs, body.as_bytes()) {
+    match decode("x", version.name, Kind::Jobs, body.as_bytes()) {
         Ok(Decoded::Jobs(jobs)) => jobs,
         other => panic!("{other:?}"),
     }

@@ -52,13 +52,13 @@ pub(crate) enum Decoded {
     Pings(Vec<Ping>),
 }
 
-/// Reads an answer to a request of version `api`. HTTP headers may stand in front; without them it is taken for one with
-/// status 200.
-pub(crate) fn decode(api: &str, kind: Kind, answer: &[u8]) -> Result<Decoded, Error> {
+/// Reads an answer to a request of version `api`; `name` is what errors call it. HTTP headers may stand in front; without
+/// them it is taken for one with status 200.
+pub(crate) fn decode(name: &str, api: &str, kind: Kind, answer: &[u8]) -> Result<Decoded, Error> {
     let unknown = || Error::Options(format!("api version {api:?} is none of {}", known()));
     let family = Version::named(api).ok_or_else(unknown)?.family;
     let (status, body) = split(answer)?;
-    let asked = Asked::new("the file", "unknown").answered(status, Duration::ZERO);
+    let asked = Asked::new(name, "unknown").answered(status, Duration::ZERO);
     if !(200..300).contains(&status) {
         asked.judge(body)?;
     }
@@ -118,7 +118,7 @@ mod tests {
                 "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{PING}HTTP/1.1 404 NOT FOUND\r\n\r\nno"
             ),
         ] {
-            let Ok(Decoded::Pings(pings)) = decode("v0.0.45", Kind::Ping, answer.as_bytes()) else {
+            let Ok(Decoded::Pings(pings)) = decode("x", "v0.0.45", Kind::Ping, answer.as_bytes()) else {
                 panic!("{answer}")
             };
             assert_eq!(pings, [Ping { host: "head".into(), responding: true, primary: Some(true) }]);
@@ -137,7 +137,7 @@ mod tests {
             ("v0.0.45", r#"{"nodes":[]}"#, |e| matches!(e, Error::Unreadable { .. })),
         ];
         for (api, answer, check) in table {
-            let error = decode(api, Kind::Ping, answer.as_bytes()).unwrap_err();
+            let error = decode("x", api, Kind::Ping, answer.as_bytes()).unwrap_err();
             assert!(check(&error), "{answer}: {error}");
         }
     }

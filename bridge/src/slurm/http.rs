@@ -1,6 +1,5 @@
 //! One conversation with slurmrestd: one connection, one request at a time, every answer bounded in time and size. It
-//! knows how slurmrestd errs (HTML, cut JSON, 200 with errors, second answers after an error), and nothing of what the
-//! answers mean.
+//! knows which connections can be used again, and nothing of what the answers mean.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -35,7 +35,7 @@ fn an_answer_that_was_cut_is_an_error_at_every_byte() {
         let whole = body.len();
         // Every byte near its ends, every 7th in between: each kind of token is cut everywhere.
         for at in (0..whole).filter(|at| *at < 400 || *at + 400 > whole || at % 7 == 0) {
-            let read = decode(version.name, kind, &body.as_bytes()[..at]);
+            let read = decode("x", version.name, kind, &body.as_bytes()[..at]);
             let named = matches!(read, Err(Error::NotJson { .. } | Error::Unreadable { .. }));
             assert!(named, "{} cut at {at}: {read:?}", file.display());
         }
@@ -119,7 +119,7 @@ fn invented(truth: &Decoded, found: &Decoded, spoiled: &str) -> Option<String> {
 fn a_spoiled_field_never_makes_a_fact() {
     let mut read = 0;
     for (file, version, kind, whole) in small() {
-        let truth = decode(version.name, kind, whole.to_string().as_bytes()).unwrap();
+        let truth = decode("x", version.name, kind, whole.to_string().as_bytes()).unwrap();
         let mut all = Vec::new();
         places(&whole, "", &mut all);
         for place in all.iter().filter(|place| !place.starts_with("/meta/")) {
@@ -143,7 +143,7 @@ fn a_spoiled_field_never_makes_a_fact() {
                     body = body.replacen("\"HUGE\"", text, 1);
                 }
                 // The decoder's own errors are as good as a careful fact.
-                let Ok(found) = decode(version.name, kind, body.as_bytes()) else { continue };
+                let Ok(found) = decode("x", version.name, kind, body.as_bytes()) else { continue };
                 read += 1;
                 let invented = invented(&truth, &found, place);
                 assert!(invented.is_none(), "{}: {place} = {with}: {invented:?}", file.display());
@@ -156,7 +156,7 @@ fn a_spoiled_field_never_makes_a_fact() {
 #[test]
 fn a_field_that_is_missing_never_makes_a_fact() {
     for (file, version, kind, whole) in small() {
-        let truth = decode(version.name, kind, whole.to_string().as_bytes()).unwrap();
+        let truth = decode("x", version.name, kind, whole.to_string().as_bytes()).unwrap();
         let mut all = Vec::new();
         places(&whole, "", &mut all);
         for place in all.iter().filter(|place| !place.is_empty() && !place.starts_with("/meta/")) {
@@ -169,7 +169,7 @@ fn a_field_that_is_missing_never_makes_a_fact() {
                     continue;
                 }
             }
-            let Ok(found) = decode(version.name, kind, spoiled.to_string().as_bytes()) else { continue };
+            let Ok(found) = decode("x", version.name, kind, spoiled.to_string().as_bytes()) else { continue };
             let invented = invented(&truth, &found, place);
             assert!(invented.is_none(), "{}: without {place}: {invented:?}", file.display());
         }
