@@ -128,7 +128,7 @@ pub fn slurm_options(config: &config::Slurm) -> slurm::Options {
     slurm::Options {
         url,
         user: config.user.clone(),
-        token_file: config.token_file.clone(),
+        token: config.token.clone(),
         api_version: config.api_version.clone(),
         scontrol: config.scontrol.clone(),
         timeout: config.timeout,
@@ -219,6 +219,8 @@ pub async fn engine(config: Config) -> Result<Engine<crate::ledger::FileDisk>, E
         slurm: slurm_port(&config.slurm, Arc::clone(&clock)).map_err(Error::Slurm)?,
         kubernetes: Arc::new(kubernetes_port(&config).await.map_err(Error::Kubernetes)?),
         clock,
+        token_alarm_before: jiff::SignedDuration::try_from(config.slurm.token_alarm_before)
+            .unwrap_or(jiff::SignedDuration::MAX),
         tick_period_s: u32::try_from(config.daemon.tick.as_secs().max(1)).unwrap_or(u32::MAX),
         site: config.site,
         calendar: config.calendar,

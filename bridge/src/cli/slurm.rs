@@ -100,7 +100,7 @@ impl Reach {
         Ok(slurm::Options {
             url,
             user: self.user,
-            token_file: self.token_file,
+            token: self.token_file.map(slurm::TokenSource::File),
             api_version: self.api,
             ..slurm::Options::default()
         })

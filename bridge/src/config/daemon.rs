@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::problem::Code;
 use super::reader::{Table, Value};
+use crate::slurm::TokenSource;
 
 /// `[daemon]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +39,11 @@ pub struct Slurm {
     pub api_version: Option<String>,
     /// `user`: whose name requests carry. Default `root`.
     pub user: String,
-    /// `token_file`: a JWT. A must with `http://`.
-    pub token_file: Option<PathBuf>,
+    /// `token_file`, `token_command` or `jwt_key_file`: who makes the JWT. One is a must with `http://`.
+    pub token: Option<TokenSource>,
+    /// `token_alarm_before`: a token that ends within this time, and that nobody but a person replaces, is an alarm; 0 s to
+    /// 365 d. Default 7 d.
+    pub token_alarm_before: Duration,
     /// `scontrol`: the command and its first arguments. Default `["scontrol"]`.
     pub scontrol: Vec<String>,
     /// `timeout` of one request or command, 100 ms to 5 min. Default 30 s (slurmrestd itself gives up on slurmctld
@@ -95,12 +99,10 @@ pub(super) fn slurm(root: &Table<'_>) -> Option<Slurm> {
         .and_then(|value| endpoint(&value));
     let api_version = or(table.get("api_version"), |value| api_version(value).map(Some), || None);
     let user = or(table.get("user"), owned, || "root".to_owned());
-    let token = table.get("token_file");
-    if token.is_none() && matches!(endpoint, Some(SlurmEndpoint::Http(_))) {
-        let advice = "set token_file to a file that holds a JWT of SlurmUser or an Administrator";
-        table.problem(Code::MissingKey, "token_file", "nothing", "a path, since url is http://", advice);
-    }
-    let token_file = or(token, |value| value.readable().map(Some), || None);
+    let token = token(&table, endpoint.as_ref());
+    let ahead = Duration::ZERO..=Duration::from_hours(365 * 24);
+    let token_alarm_before =
+        or(table.get("token_alarm_before"), |value| value.span(ahead), || Duration::from_hours(7 * 24));
     let scontrol = or(table.get("scontrol"), command, || vec!["scontrol".to_owned()]);
     let timeout = or(table.get("timeout"), |value| value.span(REQUEST_TIMEOUTS), || Duration::from_secs(30));
     table.finish();
@@ -108,10 +110,40 @@ pub(super) fn slurm(root: &Table<'_>) -> Option<Slurm> {
         endpoint: endpoint?,
         api_version: api_version?,
         user: user?,
-        token_file: token_file?,
+        token: token.ok()?,
+        token_alarm_before: token_alarm_before?,
         scontrol: scontrol?,
         timeout: timeout?,
     })
+}
+
+/// At most one of the three that make a token, and one of them where slurmrestd asks for it. An error has told a problem.
+fn token(table: &Table<'_>, endpoint: Option<&SlurmEndpoint>) -> Result<Option<TokenSource>, ()> {
+    type Read = fn(&Value<'_>) -> Option<TokenSource>;
+    let kinds: [(&str, Read); 3] = [
+        ("token_file", |value| value.readable().map(TokenSource::File)),
+        ("token_command", |value| command(value).map(TokenSource::Command)),
+        ("jwt_key_file", |value| value.readable().map(TokenSource::Key)),
+    ];
+    // All three are looked for before one is chosen: none of them is an unknown key.
+    let given = kinds.map(|(key, read)| table.get(key).map(|value| (key, value, read)));
+    let mut given = given.into_iter().flatten();
+    let Some((first, value, read)) = given.next() else {
+        if matches!(endpoint, Some(SlurmEndpoint::Http(_))) {
+            let advice = "set token_file to a file that holds a JWT of SlurmUser or an Administrator, or token_command or \
+                          jwt_key_file";
+            table.problem(Code::MissingKey, "token_file", "nothing", "a path, since url is http://", advice);
+            return Err(());
+        }
+        return Ok(None);
+    };
+    if let Some((second, _, _)) = given.next() {
+        let advice = "keep the one that is to be used";
+        let found = format!("{first} and {second}");
+        table.problem(Code::Contradiction, second, &found, "one way to a token", advice);
+        return Err(());
+    }
+    read(&value).map(Some).ok_or(())
 }
 
 pub(super) fn kubernetes(root: &Table<'_>) -> Option<Kubernetes> {

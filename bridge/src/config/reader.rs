@@ -370,7 +370,7 @@ impl<'a> Value<'a> {
     pub(super) fn span(&self, bounds: RangeInclusive<Duration>) -> Option<Duration> {
         let found = Duration::try_from(self.duration()?).ok().filter(|found| bounds.contains(found));
         found.or_else(|| {
-            let expected = format!("{:?} to {:?}", bounds.start(), bounds.end());
+            let expected = format!("{} to {}", written(*bounds.start()), written(*bounds.end()));
             self.wrong(&expected, "use a duration in this range")
         })
     }
@@ -430,4 +430,13 @@ pub(super) fn closest<'b>(word: &str, candidates: impl IntoIterator<Item = &'b s
         .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 4)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
+}
+
+/// A duration as a person would write it in the file, in the largest unit that it is whole in.
+fn written(duration: Duration) -> String {
+    const UNITS: [(u128, &str); 5] =
+        [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")];
+    let ms = duration.as_millis();
+    let unit = UNITS.into_iter().find(|(unit, _)| ms >= *unit && ms.is_multiple_of(*unit));
+    unit.map_or_else(|| "0s".to_owned(), |(unit, name)| format!("{}{name}", ms / unit))
 }

@@ -3,6 +3,7 @@ use std::fs;
 use gpu_bridge_core::model::{Domain, PoolKind};
 
 use super::*;
+use crate::slurm::TokenSource;
 
 const EXAMPLE: &str = include_str!("../../deploy/gpu-bridge.example.toml");
 
@@ -48,7 +49,7 @@ fn each_mistake_is_named_with_its_place() {
         ("tick = \"2s\"", "tik = \"2s\"", "daemon.tik", Code::UnknownKey, "did you mean tick?"),
         ("tick = \"2s\"", "tick = 2", "daemon.tick", Code::Value, "found 2, expected a duration"),
         ("tick = \"2s\"", "tick = \"-2s\"", "daemon.tick", Code::Value, "cannot be negative"),
-        ("tick = \"2s\"", "tick = \"1h\"", "daemon.tick", Code::Value, "expected 100ms to 60s"),
+        ("tick = \"2s\"", "tick = \"1h\"", "daemon.tick", Code::Value, "expected 100ms to 1m"),
         ("log = \"info\"", "log = \"=,=\"", "daemon.log", Code::Value, "log filter"),
         ("log = \"info\"", "log = \"\"", "daemon.log", Code::Value, "not empty"),
         ("[slurm]", "[slurn]", "slurm", Code::MissingKey, "a [slurm] table"),
@@ -56,6 +57,21 @@ fn each_mistake_is_named_with_its_place() {
         ("http://127.0.0.1:6820", "http://root@a/x", "slurm.url", Code::Value, "scheme, host and port only"),
         ("http://127.0.0.1:6820", "unix:run/x", "slurm.url", Code::Value, "absolute path"),
         ("token_file", "# token_file", "slurm.token_file", Code::MissingKey, "since url is http://"),
+        (
+            "token_file",
+            "token_command = [\"make-token\"]\ntoken_file",
+            "slurm.token_command",
+            Code::Contradiction,
+            "token_file and token_command",
+        ),
+        ("token_file = ", "token_command = [] # ", "slurm.token_command", Code::Value, "a command"),
+        (
+            "token_alarm_before = \"7d\"",
+            "token_alarm_before = \"400d\"",
+            "slurm.token_alarm_before",
+            Code::Value,
+            "expected 0s to 365d",
+        ),
         ("# api_version = \"v0.0.42\"", "api_version = \"42\"", "slurm.api_version", Code::Value, "v0.0.42"),
         ("[\"scontrol\"]", "\"scontrol\"", "slurm.scontrol", Code::Value, "expected a list"),
         ("[\"scontrol\"]", "[]", "slurm.scontrol", Code::Value, "a command"),
@@ -360,7 +376,7 @@ fn files_are_looked_for_and_read() {
     let config = check(&file).unwrap();
     assert_eq!(config.calendar.windows().count(), 3);
     assert_eq!(config.calendar_file.as_ref(), Some(&calendar));
-    assert_eq!(config.slurm.token_file, Some(folder.path().join("slurm.jwt")));
+    assert_eq!(config.slurm.token, Some(TokenSource::File(folder.path().join("slurm.jwt"))));
     assert_eq!(check_calendar(&calendar, &config.site).unwrap().windows().count(), 1);
 
     // Names are unique over both files, and problems say which file.

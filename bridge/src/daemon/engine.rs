@@ -50,6 +50,8 @@ pub struct Parts {
     pub kubernetes: Arc<dyn Kubernetes>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
+    /// A token for slurmrestd that only a person can renew is an alarm when it has less than this left.
+    pub token_alarm_before: jiff::SignedDuration,
     /// Seconds between two ticks, for policies.
     pub tick_period_s: u32,
 }
@@ -500,6 +502,14 @@ impl<D: Disk> Engine<D> {
             }
         }
         let now = self.parts.clock.now();
+        let ends = self.facts.slurm.value().and_then(|slurm| slurm.token_ends);
+        if let Some(ends) = ends.filter(|ends| now.duration_until(*ends) < self.parts.token_alarm_before) {
+            let text = format!(
+                "the token for slurmrestd ends at {ends}: write a new one to slurm.token_file before that \
+                 (`scontrol token username=USER lifespan=SECONDS`), or nothing of Slurm is seen any more"
+            );
+            on.insert("token/slurm".to_owned(), (None, text));
+        }
         let backwards = self.journal.book().backwards;
         let ran =
             [Domain::Slurm, Domain::Kubernetes].into_iter().filter_map(|domain| backwards.alarm(domain, now));

@@ -1,6 +1,5 @@
 //! Why a look or a write did not come off, and whether a write can have taken effect all the same.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::scontrol;
@@ -18,14 +17,11 @@ pub enum Error {
     /// The options make no sense.
     #[error("the slurm options cannot be used: {0}")]
     Options(String),
-    /// The token file gives no token.
-    #[error(
-        "token file {}: {why}; `scontrol token username=USER lifespan=SECONDS` makes one",
-        path.display()
-    )]
+    /// File, command or key gives no token.
+    #[error("{from}: {why}; `scontrol token username=USER lifespan=SECONDS` makes a token")]
     Token {
-        /// The file.
-        path: PathBuf,
+        /// Which file or command.
+        from: String,
         /// What is wrong with it.
         why: String,
     },

@@ -2,14 +2,17 @@
 //! knows which connections can be used again, and nothing of what the answers mean.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::{HeaderValue, Method};
+use jiff::Timestamp;
 use tokio::sync::Mutex;
 
 use super::answer::Asked;
 use super::error::Error;
-use super::token::Token;
+use super::token::{TokenSource, Tokens};
+use crate::daemon::clock::{Clock, SystemClock};
 
 /// Where slurmrestd listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +53,8 @@ impl std::fmt::Display for Address {
 pub(super) struct Http {
     address: Address,
     user: String,
-    token: Option<Token>,
+    tokens: Option<Tokens>,
+    clock: Arc<dyn Clock>,
     timeout: Duration,
     max_bytes: usize,
     /// The client that holds our one connection; taken out for each request, and put back only after a clean answer.
@@ -70,11 +74,23 @@ impl Http {
     pub(super) fn new(
         address: Address,
         user: String,
-        token_file: Option<PathBuf>,
+        token: Option<TokenSource>,
         timeout: Duration,
         max_bytes: usize,
     ) -> Self {
-        Self { address, user, token: token_file.map(Token::new), timeout, max_bytes, idle: Mutex::new(None) }
+        let tokens = token.map(|source| Tokens::new(source, user.clone(), timeout));
+        let clock = Arc::new(SystemClock);
+        Self { address, user, tokens, clock, timeout, max_bytes, idle: Mutex::new(None) }
+    }
+
+    /// The same on another clock, for tokens that are made anew before they end.
+    pub(super) fn on_clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// When the token in use ends, where a person has to replace it.
+    pub(super) async fn token_ends(&self) -> Option<Timestamp> {
+        self.tokens.as_ref()?.ends().await
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -122,8 +138,8 @@ impl Http {
                     }
                     Err(Attempt::BadToken(error, Some(refused))) if !retried => {
                         retried = true;
-                        renewed = match &self.token {
-                            Some(token) => token.other_than(&refused).await?,
+                        renewed = match &self.tokens {
+                            Some(tokens) => tokens.other_than(&refused, self.clock.now()).await?,
                             None => None,
                         };
                         if renewed.is_none() {
@@ -150,9 +166,9 @@ impl Http {
         asked: &str,
         renewed: Option<HeaderValue>,
     ) -> Result<Vec<u8>, Attempt> {
-        let token = match (&self.token, renewed) {
+        let token = match (&self.tokens, renewed) {
             (_, Some(token)) => Some(token),
-            (Some(token), None) => Some(token.current().await.map_err(Attempt::Failed)?),
+            (Some(tokens), None) => Some(tokens.current(self.clock.now()).await.map_err(Attempt::Failed)?),
             (None, None) => None,
         };
         let mut idle = self.idle.lock().await;

@@ -4,6 +4,7 @@
 mod answer;
 #[cfg(test)]
 mod captures;
+mod command;
 pub(crate) mod decode;
 mod error;
 mod gres;
@@ -19,7 +20,6 @@ mod tasks;
 mod token;
 mod version;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,6 +30,7 @@ pub use self::error::Error;
 pub(crate) use self::gres::{Detail, Gres};
 pub use self::rest::{Client, connect};
 pub(crate) use self::shape::JobRecord;
+pub use self::token::TokenSource;
 
 /// A Slurm cluster, real or simulated.
 #[async_trait]
@@ -50,8 +51,8 @@ pub struct Options {
     pub url: String,
     /// The user that the token is for: root, SlurmUser, or one with AdminLevel=Administrator.
     pub user: String,
-    /// A file with the JWT, read again when it changes. Needed for `http://`.
-    pub token_file: Option<PathBuf>,
+    /// Who makes the JWT. Needed for `http://`.
+    pub token: Option<TokenSource>,
     /// The REST version, such as `v0.0.42`; `None` takes the newest that both sides know.
     pub api_version: Option<String>,
     /// The command line that scontrol's arguments are appended to; never passed to a shell.
@@ -67,7 +68,7 @@ impl Default for Options {
         Self {
             url: "http://127.0.0.1:6820".to_owned(),
             user: "slurm".to_owned(),
-            token_file: None,
+            token: None,
             api_version: None,
             scontrol: vec!["scontrol".to_owned()],
             timeout: Duration::from_secs(30),

@@ -53,8 +53,8 @@ pub struct Client {
 /// A client for these options. Does not connect: a cluster that is away shows at the first look.
 pub fn connect(options: Options) -> Result<Client, Error> {
     let address = Address::parse(&options.url)?;
-    if matches!(address, Address::Tcp(_)) && options.token_file.is_none() {
-        return Err(Error::Options(format!("url {} needs a token_file", options.url)));
+    if matches!(address, Address::Tcp(_)) && options.token.is_none() {
+        return Err(Error::Options(format!("url {} needs a token", options.url)));
     }
     if http::HeaderValue::from_str(&options.user).is_err() || options.user.is_empty() {
         return Err(Error::Options(format!("user {:?} is no user name", options.user)));
@@ -69,8 +69,7 @@ pub fn connect(options: Options) -> Result<Client, Error> {
             Some(Version::named(name).ok_or_else(unknown)?)
         }
     };
-    let http =
-        Http::new(address, options.user, options.token_file, options.timeout, options.max_response_bytes);
+    let http = Http::new(address, options.user, options.token, options.timeout, options.max_response_bytes);
     Ok(Client {
         http,
         scontrol: Scontrol::new(options.scontrol, options.timeout),
@@ -87,7 +86,7 @@ impl Slurm for Client {
     async fn look(&self, watched: &[JobId]) -> Result<SlurmFacts, Error> {
         let look = async {
             let (look, next_job_id) = futures::join!(self.look_at_all(watched), self.next_job_id());
-            Ok(SlurmFacts { next_job_id, ..look? })
+            Ok(SlurmFacts { next_job_id, token_ends: self.http.token_ends().await, ..look? })
         };
         self.in_time("looking at slurm", look).await
     }
@@ -114,7 +113,7 @@ impl Client {
     /// The same on another clock: a reservation that is to start now is asked for by that word, or Slurm refuses it.
     #[must_use]
     pub fn on_clock(self, clock: Arc<dyn Clock>) -> Self {
-        Self { clock, ..self }
+        Self { http: self.http.on_clock(Arc::clone(&clock)), clock, ..self }
     }
 
     /// The REST version in use, e.g. `v0.0.42`; asks slurmrestd where that is not known yet.
@@ -223,7 +222,15 @@ impl Client {
             Jobs::States => self.jobs_by_state(watched).await?,
             Jobs::Whole => self.jobs_whole(watched).await?,
         };
-        Ok(SlurmFacts { nodes, jobs, reservations, partitions, next_job_id: None, pending_unread })
+        Ok(SlurmFacts {
+            nodes,
+            jobs,
+            reservations,
+            partitions,
+            next_job_id: None,
+            token_ends: None,
+            pending_unread,
+        })
     }
 
     /// Every job's state, and the records of those that matter.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use gpu_bridge::certainty::Certainty;
-use gpu_bridge::slurm::{Client, Error, Options, Slurm as _, connect};
+use gpu_bridge::slurm::{Client, Error, Options, Slurm as _, TokenSource, connect};
 use gpu_bridge_core::facts::slurm::{
     Action, BaseState, Job, JobState, NodeFlag, ReservationSpec, RunningJobs, Slurm,
 };
@@ -38,7 +38,7 @@ fn options(lab: &Lab, token_file: &Path) -> Options {
     Options {
         url: lab.rest_url(),
         user: "slurm".into(),
-        token_file: Some(token_file.to_owned()),
+        token: Some(TokenSource::File(token_file.to_owned())),
         scontrol: lab.scontrol_command(),
         ..Options::default()
     }
@@ -277,7 +277,7 @@ async fn what_is_away_or_expired_is_said_so() -> Result<()> {
     // Over the socket the same is read; v0.0.41 reads the same as v0.0.42.
     let local = Options {
         url: format!("unix://{}", lab.rest_socket().display()),
-        token_file: None,
+        token: None,
         ..options(&lab, &token_file)
     };
     let older = Options { api_version: Some("v0.0.41".into()), ..options(&lab, &token_file) };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use gpu_bridge::certainty::Certainty;
-use gpu_bridge::slurm::{Client, Error, Options, Slurm as _, connect};
+use gpu_bridge::slurm::{Client, Error, Options, Slurm as _, TokenSource, connect};
 use gpu_bridge_core::facts::slurm::{Action, BaseState, JobState, NodeFlag, ReservationSpec, RunningJobs};
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use jiff::{SignedDuration, Timestamp};
@@ -47,7 +47,7 @@ async fn world() -> Result<World> {
     let url = format!("SLURM_MOCK_URL={}", mock.url());
     let client = connect(Options {
         url: mock.url(),
-        token_file: Some(token_file),
+        token: Some(TokenSource::File(token_file)),
         scontrol: vec!["env".into(), url, mock_scontrol()?.display().to_string()],
         timeout: Duration::from_secs(3),
         max_response_bytes: 1_000_000,

@@ -22,6 +22,8 @@ pub struct Slurm {
     /// The number that Slurm's next job gets, by Slurm's own word; `None` where it could not be asked. (The highest job id
     /// shown would not do: it goes down whenever Slurm forgets a finished job.)
     pub next_job_id: Option<JobId>,
+    /// When the token that we ask with ends, where only a person can put another one in its place.
+    pub token_ends: Option<Timestamp>,
     /// Pending jobs that are not in `jobs`, because their number is beyond what one look reads.
     #[serde(default)]
     pub pending_unread: u32,

@@ -75,7 +75,7 @@ impl World {
         let script = format!("printf '%s\\n' \"$@\" >> {}", folder.path().join("scontrol").display());
         let client = connect(Options {
             url,
-            token_file: Some(token_file),
+            token: Some(crate::slurm::TokenSource::File(token_file)),
             scontrol: ["sh", "-c", &script, "scontrol"].map(str::to_owned).into(),
             ..Options::default()
         })

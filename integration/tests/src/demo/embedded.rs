@@ -164,6 +164,7 @@ async fn engine(folder: &Path, standins: &Standins, clock: &ManualClock) -> anyh
         slurm: assemble::slurm_port(&config.slurm, Arc::new(clock.clone()))?,
         kubernetes: Arc::new(kubernetes),
         clock: Arc::new(clock.clone()),
+        token_alarm_before: SignedDuration::ZERO,
         tick_period_s: 20,
         site: config.site,
         calendar: config.calendar,

@@ -301,6 +301,7 @@ impl Run {
             slurm: self.slurm.clone(),
             kubernetes: self.kubernetes.clone(),
             clock: Arc::new(world.clock.clone()),
+            token_alarm_before: SignedDuration::ZERO,
             tick_period_s: 10,
         };
         match Engine::begin(parts, journal, beginning) {

@@ -1,0 +1,163 @@
+//! Runs a command of the site once: arguments as a list that no shell reads, a fixed locale and zone, a deadline, bounded
+//! output. It knows nothing of what the output means.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Command;
+
+/// The most that is read of each of its two outputs, in bytes.
+const OUTPUT_MAX: u64 = 64 * 1024;
+
+/// Why a command gave no output.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// It could not be started.
+    #[error("cannot run {command}: {source}")]
+    Start {
+        /// The command line.
+        command: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It ran too long and was killed, or its output broke off.
+    #[error("{command}: {why}")]
+    Broken {
+        /// The command line.
+        command: String,
+        /// What happened.
+        why: String,
+    },
+    /// It failed.
+    #[error("{command}: {}", said_or_status(said, *status))]
+    Failed {
+        /// The command line.
+        command: String,
+        /// Its exit status; `None` where a signal ended it.
+        status: Option<i32>,
+        /// What it wrote to standard error.
+        said: String,
+    },
+}
+
+/// What a failed command says of itself.
+pub(super) fn said_or_status(said: &str, status: Option<i32>) -> String {
+    match (said, status) {
+        ("", Some(status)) => format!("exit status {status}, without a word"),
+        ("", None) => "ended by a signal".to_owned(),
+        (said, _) => said.to_owned(),
+    }
+}
+
+/// Runs `argv` with `arguments` appended; gives its standard output where it ends with status 0 within `deadline`.
+pub(super) async fn run(argv: &[String], arguments: &[String], deadline: Duration) -> Result<Vec<u8>, Error> {
+    let words: Vec<&str> = argv.iter().chain(arguments).map(String::as_str).collect();
+    let command = words.join(" ");
+    let start = |source| Error::Start { command: command.clone(), source };
+    let [program, rest @ ..] = words.as_slice() else {
+        return Err(start(std::io::Error::other("the command line is empty")));
+    };
+    let mut child = Command::new(program)
+        .args(rest)
+        .env("LC_ALL", "C.UTF-8")
+        .env("TZ", "UTC")
+        .env("SLURM_TIME_FORMAT", "standard")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(start)?;
+    // A prefix such as nsenter or sudo has children of its own: the whole group goes when this does.
+    let group = Group(child.id());
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let ended = tokio::time::timeout(deadline, async {
+        tokio::try_join!(bounded(stdout), bounded(stderr), async { child.wait().await })
+    })
+    .await;
+    let broken = |why: String| Error::Broken { command: command.clone(), why };
+    let (stdout, stderr, status) = match ended {
+        Ok(Ok(ended)) => ended,
+        Ok(Err(error)) => return Err(broken(error.to_string())),
+        Err(_) => return Err(broken(format!("killed, it did not end within {} s", deadline.as_secs()))),
+    };
+    group.disarm();
+    if status.success() {
+        return Ok(stdout);
+    }
+    let said = String::from_utf8_lossy(&stderr).trim().replace('\n', "; ");
+    Err(Error::Failed { command, status: status.code(), said })
+}
+
+/// Reads at most [`OUTPUT_MAX`]; more is an error, so that nothing waits for us to read on.
+async fn bounded(output: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(output) = output {
+        output.take(OUTPUT_MAX + 1).read_to_end(&mut bytes).await?;
+    }
+    if bytes.len() as u64 > OUTPUT_MAX {
+        return Err(std::io::Error::other(format!("it wrote more than {OUTPUT_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// A process group of ours that is killed when this is dropped before [`Group::disarm`].
+struct Group(Option<u32>);
+
+impl Group {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let Some(id) = self.0.and_then(|id| i32::try_from(id).ok()) else { return };
+        let Some(group) = rustix::process::Pid::from_raw(id) else { return };
+        if let Err(error) = rustix::process::kill_process_group(group, rustix::process::Signal::KILL) {
+            tracing::debug!(%error, "the process group of a command is gone already");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn sh(script: &str, deadline_ms: u64) -> Result<Vec<u8>, Error> {
+        let argv = ["sh", "-c", script].map(str::to_owned);
+        run(&argv, &[], Duration::from_millis(deadline_ms)).await
+    }
+
+    #[tokio::test]
+    async fn output_is_bounded() {
+        assert_eq!(sh("echo yes", 5000).await.unwrap(), b"yes\n");
+        let error = sh("yes", 5000).await.unwrap_err();
+        assert!(error.to_string().contains("more than 65536 bytes"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_runs_too_long_is_killed_with_its_children() {
+        let folder = tempfile::tempdir().unwrap();
+        let pid_file = folder.path().join("pid");
+        let script = format!("sleep 600 & echo $! > {}; wait", pid_file.display());
+        let error = sh(&script, 500).await.unwrap_err();
+        assert!(matches!(error, Error::Broken { .. }), "{error}");
+        let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        let gone = async {
+            // Killed children of a killed parent stay as zombies until the reaper takes them.
+            while rustix::process::test_kill_process(pid).is_ok()
+                && !std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
+                    .unwrap_or_default()
+                    .contains(") Z ")
+            {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), gone).await.unwrap();
+    }
+}
