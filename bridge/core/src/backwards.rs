@@ -42,6 +42,13 @@ impl Counters {
         Self { slurm: self.slurm.or(before.slurm), kubernetes: self.kubernetes.or(before.kubernetes) }
     }
 
+    /// The first domain whose counter is below what it was `before`.
+    pub fn below(self, before: Self) -> Option<Domain> {
+        [Domain::Slurm, Domain::Kubernetes]
+            .into_iter()
+            .find(|domain| self.get(*domain).zip(before.get(*domain)).is_some_and(|(is, was)| is < was))
+    }
+
     fn get(self, domain: Domain) -> Option<u64> {
         match domain {
             Domain::Slurm => self.slurm,
@@ -166,6 +173,8 @@ mod tests {
         let mut book = Book::default();
         book.apply(2, at(0), &Event::Counted { counters: before }).unwrap();
         for (job, revision, expected) in rows {
+            let first = expected.first().map(|(domain, _, _)| *domain);
+            assert_eq!(Counters::of(&facts(job, revision)).below(before), first, "{job:?} {revision:?}");
             let expected: Vec<Event> = expected
                 .iter()
                 .map(|(domain, was, is)| Event::TimeRanBackwards { domain: *domain, was: *was, is: *is })

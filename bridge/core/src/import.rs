@@ -31,7 +31,12 @@ pub fn import(site: &Site, book: &Book, facts: &Facts) -> Option<Import> {
         import.highest_epoch = import.highest_epoch.max(marks.epoch);
         // What the ledger tells of a node is believed before its marks are, unless they are newer ([`doubts`]).
         if book.record(&node.name).management == Management::Unmanaged {
-            import.events.extend(events(site, node, &marks));
+            let mut imported = events(site, node, &marks);
+            if book.record(&node.name).adopted_from_quarantine && !imported.is_empty() {
+                let why = "its quarantine was ended for an adoption that never began".to_owned();
+                imported.insert(0, Event::Quarantined { node: node.name.clone(), why });
+            }
+            import.events.extend(imported);
         }
     }
     let seen = highest.filter(|highest| Some(*highest) > book.highest_handover);
@@ -156,5 +161,19 @@ mod tests {
         case.facts.slurm = crate::facts::Seen::unknown("away");
         assert_eq!(super::import(&case.site, &book, &case.facts), None);
         assert_eq!(doubts(&case.site, &book, &case.facts).len(), 1);
+    }
+
+    /// The disk was full right after the first line of an adoption out of quarantine: the next start took the marks for the
+    /// truth, and NoExecute went on a node that pods ran on.
+    #[test]
+    fn an_adoption_that_never_began_leaves_the_quarantine() {
+        let case = Case::of_slurm();
+        let mut book = Book::default();
+        assert_eq!(quarantines(&import(&case.site, &book, &case.facts).unwrap()), [0_usize; 0]);
+        book.nodes.entry(n(1)).or_default().adopted_from_quarantine = true;
+        let import = import(&case.site, &book, &case.facts).unwrap();
+        let of_n1 = |event: &Event| matches!(event, Event::Imported { node, .. } if *node == n(1));
+        let imported = import.events.iter().position(of_n1).unwrap();
+        assert_eq!(quarantines(&import), [imported - 1]);
     }
 }

@@ -13,7 +13,8 @@ use crate::view::View;
 /// The next event of the node's handover, where the view shows one. Called again after each until there is none.
 pub fn next_event(view: &View<'_>) -> Option<Event> {
     let handover = view.handover?;
-    jobs_seen(view, handover).or_else(|| overdue(view, handover)).or_else(|| match handover.state {
+    let anew = || forgotten(view, handover).or_else(|| overdue(view, handover));
+    jobs_seen(view, handover).or_else(anew).or_else(|| match handover.state {
         State::Planned => planned(view, handover),
         State::Reserved => reserved(view, handover),
         State::Draining => count_looks(view, handover, Domain::Slurm),
@@ -109,6 +110,34 @@ fn jobs_seen(view: &View<'_>, handover: &Handover) -> Option<Event> {
     let mut jobs = gate::slurm::jobs_on(view.index, &view.node.slurm);
     jobs.retain(|id, start| handover.jobs_seen.get(id) != Some(start));
     (!jobs.is_empty()).then_some(Event::JobsSeen { jobs })
+}
+
+/// Time ran backwards in the scheduler that the node leaves, after looks at it were counted: what they showed may have been
+/// forgotten since, so the count begins anew.
+fn forgotten(view: &View<'_>, handover: &Handover) -> Option<Event> {
+    let domain = handover.leaving();
+    let noticed = view.backwards.noticed(domain)?;
+    match handover.state {
+        State::Draining
+        | State::SlurmEmpty
+        | State::Canary
+        | State::Releasing
+        | State::Closing
+        | State::Evicting
+        | State::KubernetesEmpty
+        | State::Returning
+        | State::RollingBack => {}
+        State::Planned | State::Reserved | State::Open | State::RolledBack => return None,
+    }
+    let before = handover.looks.count > 0 && handover.looks.last.is_none_or(|last| last <= noticed);
+    let holders = match domain {
+        Domain::Slurm => Holders::NotSeen,
+        // A pod that was forgotten may still run: only a Lease after this one speaks for the node.
+        Domain::Kubernetes => Holders::Seen {
+            lease: view.in_kubernetes.as_ref().ok().and_then(|seen| seen.node.lease_renewed_at),
+        },
+    };
+    before.then_some(Event::BusyLook { at: noticed, holders })
 }
 
 /// The deadline's verdict, by the rule of the pool that the node leaves.

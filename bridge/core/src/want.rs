@@ -141,14 +141,17 @@ fn restores(view: &View<'_>) -> bool {
         && view.handover.is_some_and(|h| h.purpose == Purpose::Adoption && h.state == State::RollingBack)
 }
 
-/// The gate that a write would open, where that takes a permit: one that is open already may have its labels set right, and
-/// what was found is put back without one.
+/// The gate that a write would open, where that takes a permit: a Kubernetes gate that is open already may have its labels
+/// set right, and what was found is put back without one.
 pub fn needs_permit(view: &View<'_>, action: &Action) -> Option<Domain> {
     let released = match view.record.management {
         Management::Releasing { .. } => true,
         Management::Unmanaged | Management::Adopting | Management::Managed { .. } => false,
     };
-    action.opens().filter(|domain| !released && !restores(view) && *view.gate(*domain) != Gate::Open)
+    action.opens().filter(|domain| {
+        let stands_open = *domain == Domain::Kubernetes && view.kubernetes == Gate::Open;
+        !released && !restores(view) && !stands_open
+    })
 }
 
 fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {

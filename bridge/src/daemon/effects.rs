@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpu_bridge_core::backwards::looked_at;
+use gpu_bridge_core::backwards::{Counters, looked_at};
 use gpu_bridge_core::book::Management;
 use gpu_bridge_core::denied::Denied;
 use gpu_bridge_core::event::{Action, Event, Outcome};
@@ -83,14 +83,17 @@ impl<D: Disk> Engine<D> {
                 break;
             }
             let Some(intent) = self.intend(Some(name), &action) else { break };
-            let denied = match opens {
+            let permitted = match opens {
                 Some(opening) if !looked_anew => self.look_anew(name, opening, round).await,
-                Some(_) | None => None,
+                Some(_) | None => Ok(()),
             };
             looked_anew |= opens.is_some();
-            let (outcome, next) = match denied {
-                Some(denied) => (Outcome::Denied { denied }, Next::LeaveNode),
-                None => self.act(Some(name), &action).await,
+            let (outcome, next) = match permitted {
+                Err(denied) => {
+                    tracing::warn!(node = %name, ?action, %denied, "not opened: the look just before it says otherwise");
+                    (Outcome::Denied { denied }, Next::LeaveNode)
+                }
+                Ok(()) => self.act(Some(name), &action).await,
             };
             self.conclude(intent, Some(name), &action, outcome);
             match next {
@@ -115,9 +118,10 @@ impl<D: Disk> Engine<D> {
     }
 
     /// Looks at the other side once more, right before a gate opens on its word, and judges by the same rule: a tick that
-    /// writes on many nodes is seconds long. Gives why the gate may not open any more.
-    async fn look_anew(&mut self, name: &NodeName, opening: Domain, round: &mut Round) -> Option<Denied> {
-        let node = self.parts.site.nodes.get(name)?.clone();
+    /// writes on many nodes is seconds long. An error is why the gate may not open any more.
+    async fn look_anew(&mut self, name: &NodeName, opening: Domain, round: &mut Round) -> Result<(), Denied> {
+        let unknown = || Denied::UnknownNode { node: name.clone() };
+        let node = self.parts.site.nodes.get(name).cloned().ok_or_else(unknown)?;
         let now = self.parts.clock.now();
         let facts = match round.anew.get(&opening.other()) {
             Some(facts) if !too_old(looked_at(facts, opening.other()), FRESH, now) => Arc::clone(facts),
@@ -131,14 +135,26 @@ impl<D: Disk> Engine<D> {
             Domain::Slurm => Some(self.look_at(&node).await),
             Domain::Kubernetes => None,
         };
+        self.believable(&facts)?;
         let index = Index::new(&facts.slurm);
-        let permitted = self
-            .with_view_of(name, &facts, &index, look.as_ref(), |view| safety::permit(view, opening).err());
-        let denied = permitted.flatten();
-        if let Some(denied) = &denied {
-            tracing::warn!(node = %name, %opening, %denied, "not opened: the look just before it says otherwise");
+        self.with_view_of(name, &facts, &index, look.as_ref(), |view| safety::permit(view, opening).map(drop))
+            .ok_or_else(unknown)?
+    }
+
+    /// Nothing opens on a look that took too long, nor on the one that shows time running backwards.
+    fn believable(&self, facts: &Facts) -> Result<(), Denied> {
+        let now = self.parts.clock.now();
+        for domain in [Domain::Slurm, Domain::Kubernetes] {
+            if too_old(looked_at(facts, domain), OLDEST_LOOK_TO_OPEN_ON, now) {
+                let why =
+                    format!("the look at {domain} took longer than {} s", OLDEST_LOOK_TO_OPEN_ON.as_secs());
+                return Err(Denied::Frozen { why });
+            }
         }
-        denied
+        match Counters::of(facts).below(self.counters) {
+            Some(domain) => Err(Denied::Backwards { domain, noticed: now }),
+            None => Ok(()),
+        }
     }
 
     /// This tick's facts, with those of the side that must be closed and empty seen anew.

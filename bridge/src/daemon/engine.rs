@@ -75,7 +75,7 @@ pub struct Engine<D: Disk> {
     /// Why the ledger can't be written, while it can't: an alarm that it cannot hold itself.
     pub(super) ledger_fault: Option<String>,
     /// How far the schedulers' own counters had come at the last look, or by the ledger.
-    counters: Counters,
+    pub(super) counters: Counters,
     /// The last decision recorded for each want, so that only changes are.
     decisions: BTreeMap<String, String>,
 }
@@ -186,7 +186,11 @@ impl<D: Disk> Engine<D> {
                 tracing::error!(%domain, was, is, "its counter went down: was it started from a backup?");
             }
             if !self.record(&notice) {
-                // Noticed again by the next tick; without a ledger nothing opens meanwhile.
+                // Noticed again by the next tick. Meanwhile nothing may follow from what this look showed.
+                let why = "time ran backwards, and the ledger could not be told";
+                let facts = Arc::make_mut(&mut self.facts);
+                facts.slurm = Seen::unknown(why);
+                facts.kubernetes = Seen::unknown(why);
                 return;
             }
         }
@@ -509,6 +513,15 @@ impl<D: Disk> Engine<D> {
                  (`scontrol token username=USER lifespan=SECONDS`), or nothing of Slurm is seen any more"
             );
             on.insert("token/slurm".to_owned(), (None, text));
+        }
+        // A counter that was read before and is not any more: nobody would notice a restored backup.
+        if let Some(slurm) = self.facts.slurm.value()
+            && slurm.next_job_id.is_none()
+            && self.counters.slurm.is_some()
+        {
+            let text = "Slurm's next job id can't be read by `scontrol show config` (the log says why): a slurmctld that \
+                        starts from an old backup would not be noticed";
+            on.insert("counter/slurm".to_owned(), (None, text.to_owned()));
         }
         let backwards = self.journal.book().backwards;
         let ran =

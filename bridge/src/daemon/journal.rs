@@ -313,6 +313,7 @@ impl<D: Disk> Journal<D> {
             self.ledger.recover()?;
         }
         self.ledger.flush()?;
+        self.write_quarantines()?;
         if self.write_failed {
             let forgotten = self.ahead.forgotten;
             let mut text = "the ledger can be written again".to_owned();

@@ -119,11 +119,22 @@ impl<D: Disk> Engine<D> {
     }
 
     fn begin_adoption(&mut self, user: &str, adoption: &Adoption) -> Result<HandoverId, Refusal> {
-        let node = adoption.node.clone();
+        let node = &adoption.node;
         if adoption.ends_quarantine {
             self.must_record(&Event::QuarantineEnded { node: node.clone() })?;
         }
-        self.must_record(&Event::Found { node, found: adoption.found.clone() })?;
+        let begun = self.plan_adoption(user, adoption);
+        if begun.is_err() && adoption.ends_quarantine {
+            let why = "its adoption could not be recorded";
+            if let Err(error) = self.journal.quarantine(self.parts.clock.now(), node, why) {
+                tracing::error!(%error, %node, "it could not be put back in quarantine");
+            }
+        }
+        begun
+    }
+
+    fn plan_adoption(&mut self, user: &str, adoption: &Adoption) -> Result<HandoverId, Refusal> {
+        self.must_record(&Event::Found { node: adoption.node.clone(), found: adoption.found.clone() })?;
         let id = self.journal.book().next_handover();
         let handover = adoption.handover(id, self.epoch, user, self.parts.clock.now());
         self.must_record(&Event::Planned(handover))?;

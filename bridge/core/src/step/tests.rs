@@ -176,3 +176,30 @@ fn no_execute_waits_for_a_gate_that_stands() {
         assert_eq!(case.judge(next_event), None);
     }
 }
+
+/// Two looks were counted, then the scheduler was started from a backup: a single look was enough again.
+#[test]
+fn looks_from_before_time_ran_backwards_do_not_count() {
+    let cases = [
+        (Case::to_kubernetes(State::Canary), Domain::Slurm),
+        (Case::to_kubernetes(State::Releasing), Domain::Slurm),
+        (Case::to_slurm(State::KubernetesEmpty), Domain::Kubernetes),
+        (Case::to_slurm(State::Returning), Domain::Kubernetes),
+    ];
+    for (good, domain) in cases {
+        for (other, expected) in [(domain, 0), (domain.other(), good.handover.as_ref().unwrap().looks.count)]
+        {
+            let mut case = good.clone();
+            let before = good.handover.as_ref().unwrap().looks.last.unwrap();
+            case.backwards.went_down(before, other, 1);
+            let event = case.judge(|view| forgotten(view, view.handover.unwrap()));
+            assert_eq!(event.is_some(), expected == 0, "{domain} {other}");
+            let Some(event) = event else { continue };
+            let next = case.current().next(good.now, &event).unwrap();
+            assert_eq!(next.looks.count, expected);
+            case.handover = Some(next);
+            assert_eq!(case.judge(|view| forgotten(view, view.handover.unwrap())), None, "once");
+            case.judge(|view| assert!(safety::permit(view, domain.other()).is_err()));
+        }
+    }
+}
