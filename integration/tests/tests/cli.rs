@@ -262,7 +262,7 @@ async fn a_broken_ledger_is_refused_by_its_line() -> anyhow::Result<()> {
     let text = std::fs::read_to_string(&path)?;
     let (good, lines): (String, Vec<&str>) = (text.clone(), text.lines().collect());
     // A changed word in the line of the first stop.
-    let stop = lines.iter().position(|line| line.contains("\"stopped\"")).context(text)?;
+    let stop = lines.iter().position(|line| line.contains("\"stopped\"")).with_context(|| good.clone())?;
     let at = (stop + 1).to_string();
     std::fs::write(&path, good.replacen(lines[stop], &lines[stop].replacen("stopped", "Stopped", 1), 1))?;
     let output = run(&["run", "--config", &world.config().to_string_lossy()]).await?;
