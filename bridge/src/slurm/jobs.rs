@@ -1,6 +1,6 @@
 //! Which jobs to ask for by id, given what jobs/state shows, and what is remembered of them. GET jobs costs seconds and
-//! gigabytes on a busy cluster and is never asked; jobs/state costs milliseconds, and job/ID 2 ms each. Knows no JSON and
-//! no HTTP.
+//! gigabytes on a busy cluster; jobs/state costs milliseconds, and job/ID 2 ms each. Versions without jobs/state (up to
+//! v0.0.40) have nothing but GET jobs, and nothing here is used with them. Knows no JSON and no HTTP.
 
 use std::collections::BTreeMap;
 
