@@ -1,5 +1,6 @@
-//! Counts GPUs in Slurm's GRES and TRES texts. Other resources (shards, MPS) are passed over; a text whose GPU part
-//! cannot be read is `None`, which callers take for "in use". For people, every part is read.
+//! Counts GPUs in Slurm's GRES and TRES texts. Other resources are passed over, but shares of GPUs (shards, MPS) that are
+//! in use keep a GPU in use; a text whose GPU part cannot be read is `None`, which callers take for "in use". For people,
+//! every part is read.
 
 use std::collections::BTreeSet;
 
@@ -19,13 +20,29 @@ pub(super) fn gpus(text: &str) -> Option<u32> {
 }
 
 /// GPUs in use, from a node's `gres_used` such as `gpu:h100:1(IDX:0),gpu:l4:0(IDX:N/A)`, on a node with `configured`
-/// GPUs. `None` where it cannot be read, or says nothing of GPUs on a node that has some.
+/// GPUs. At least one where shares of them are. `None` where it cannot be read, or says nothing of GPUs on a node that has
+/// some.
 pub(super) fn gpus_used(text: Option<&str>, configured: u32) -> Option<u32> {
-    match text.map_or(Said::Nothing, |text| said(text, None)) {
-        Said::Count(used) => Some(used),
-        Said::Nothing => (configured == 0).then_some(0),
+    let text = text.unwrap_or_default();
+    let shared = u32::from(shares_used(text)?);
+    match said(text, None) {
+        Said::Count(used) => Some(used.max(shared)),
+        Said::Nothing => (configured == 0).then_some(shared),
         Said::Unreadable => None,
     }
+}
+
+/// Is any share of a GPU in use? Slurm counts those apart: the GPU itself then stands there with 0. `None` where it cannot
+/// be read.
+fn shares_used(text: &str) -> Option<bool> {
+    let mut used = false;
+    for part in parts(text)?.filter(|part| matches!(part.kind, "shard" | "mps")) {
+        match part.count {
+            Count::Number(count) => used |= count > 0,
+            Count::Implied | Count::Unreadable => return None,
+        }
+    }
+    Some(used)
 }
 
 /// What a GRES text says of GPUs.
@@ -258,6 +275,15 @@ mod tests {
             (Some("gpu:a100:2(IDX:0-1)"), 4, Some(2)),
             (Some("gpu:h100:1(IDX:0),gpu:l4:0(IDX:N/A)"), 4, Some(1)),
             (Some("gpu:a100:3"), 4, Some(3)),
+            // Shares of a GPU whose own count stays 0.
+            (Some("gpu:a100:0(IDX:N/A),shard:a100:2(2/4,0/4,0/4,0/4)"), 4, Some(1)),
+            (Some("gpu:a100:0(IDX:N/A),mps:a100:50(50/100,0/100)"), 2, Some(1)),
+            (Some("gpu:a100:2(IDX:0-1),shard:a100:2(0/4,0/4,2/4,0/4)"), 4, Some(2)),
+            (Some("gpu:a100:0(IDX:N/A),shard:a100:0(0/4,0/4,0/4,0/4),mps:0"), 4, Some(0)),
+            (Some("gpu:a100:0(IDX:N/A),shard:a100:x"), 4, None),
+            (Some("gpu:a100:0(IDX:N/A),shard"), 4, None),
+            (Some("gpu:a100:0(IDX:N/A),craynetwork:x"), 4, Some(0)),
+            (Some("shard:2"), 0, Some(1)),
             (Some("gpu:h100:1(IDX:0),gpu:l4:0(IDX:)"), 4, Some(1)),
             (Some("gpu:1g.5gb:2(IDX:0,3),gpu:3g.20gb:1(IDX:7)"), 8, Some(3)),
             (Some("gpu:a100"), 4, None),
