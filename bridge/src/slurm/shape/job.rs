@@ -1,6 +1,7 @@
 //! Jobs: whole records, and the bare states of jobs/state.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use gpu_bridge_core::facts::slurm::{Job, JobState};
 use gpu_bridge_core::ids::JobId;
@@ -33,18 +34,21 @@ pub(in crate::slurm) fn job_marks(asked: &Asked<'_>, body: &[u8]) -> Result<BTre
     each(asked, body, "jobs", |element: Result<Shape, Odd<'_>>| {
         let shape = element.map_err(|odd| odd.error(asked, "a job with job_id and state"))?;
         let mark = JobMark { state: job_state(&shape.state), words: shape.state };
-        marks
-            .entry(JobId(shape.job_id))
-            .and_modify(|known: &mut JobMark| {
-                // Never let a waiting task hide one that runs under the same id.
-                if rank(&mark.state) > rank(&known.state) {
-                    *known = mark.clone();
-                }
-            })
-            .or_insert(mark);
+        put(&mut marks, JobId(shape.job_id), mark, |mark| &mark.state);
         Ok(())
     })?;
     Ok(marks)
+}
+
+/// Never lets a task that waits or has ended hide one that runs under the same id.
+fn put<T>(all: &mut BTreeMap<JobId, T>, id: JobId, found: T, state: impl Fn(&T) -> &JobState) {
+    match all.entry(id) {
+        Entry::Vacant(free) => drop(free.insert(found)),
+        Entry::Occupied(mut known) if rank(state(&found)) > rank(state(known.get())) => {
+            known.insert(found);
+        }
+        Entry::Occupied(_) => {}
+    }
 }
 
 fn rank(state: &JobState) -> u8 {
@@ -195,7 +199,8 @@ pub(in crate::slurm) fn jobs(
     let mut jobs = BTreeMap::new();
     each(asked, body, "jobs", |element: Result<Shape<'_>, Odd<'_>>| {
         let shape = element.map_err(|odd| odd.error(asked, EXPECTED))?;
-        jobs.insert(JobId(shape.job_id), read(family, asked, &shape)?);
+        let record = read(family, asked, &shape)?;
+        put(&mut jobs, record.job.id, record, |record| &record.job.state);
         Ok(())
     })?;
     Ok(jobs)

@@ -163,6 +163,30 @@ fn job_marks_are_by_the_jobs_own_number() {
 }
 
 #[test]
+fn of_two_records_with_one_number_the_one_that_may_be_on_a_node_counts() {
+    let all: Value = serde_json::from_str(JOBS).unwrap();
+    let running = all["jobs"].as_array().unwrap().iter().find(|job| job["job_id"] == json!(5)).unwrap();
+    let as_if = |state: &str| {
+        let mut job = running.clone();
+        job["job_state"] = json!([state]);
+        job
+    };
+    for (first, second, counts) in [
+        ("RUNNING", "PENDING", JobState::Running),
+        ("PENDING", "RUNNING", JobState::Running),
+        ("SUSPENDED", "COMPLETED", JobState::Suspended),
+        ("COMPLETED", "PENDING", JobState::Pending),
+    ] {
+        let body = json!({"jobs": [as_if(first), as_if(second)]}).to_string();
+        let records = super::jobs(Family::Lists, &ASKED("GET jobs"), body.as_bytes()).unwrap();
+        assert_eq!(records[&JobId(5)].job.state, counts, "{first}, {second}");
+        let words = |state| json!({"job_id": "5", "state": [state]});
+        let marks = job_marks("GET", json!({"jobs": [words(first), words(second)]}).to_string().as_bytes());
+        assert_eq!(marks.unwrap()[&JobId(5)].state, counts, "{first}, {second}");
+    }
+}
+
+#[test]
 fn jobs_are_read() {
     let read = |id| job("GET job", JOBS.as_bytes(), JobId(id)).unwrap();
     let two_nodes = read(5).unwrap();
