@@ -243,10 +243,14 @@ fn read(family: Family, asked: &Asked<'_>, shape: &Shape<'_>) -> Result<JobRecor
             return Err(asked.unreadable(format!("{:?}", shape.job_state), format!("the state of job {id}")));
         }
     };
+    let node_count = shape.node_count.count().unwrap_or(0);
+    let never_started = shape.node_count == Sin::Number(0) || shape.start_time == Sin::Number(0);
     let nodes = match (family, &shape.nodes, &state) {
         (_, Some(nodes), _) => &**nodes,
         // 23.11 has null over v0.0.38 where there are none. Else it is not "no nodes".
         (Family::Words, None, JobState::Pending | JobState::Finished) => "",
+        // The word (REQUEUE_HOLD and others) hides that it waits; what has nodes has a start.
+        (Family::Words, None, JobState::Other(_)) if never_started => "",
         (Family::Words | Family::Mixed | Family::Lists, None, _) => {
             return Err(asked.unreadable("null or nothing", format!("the nodes of job {id}")));
         }
@@ -254,7 +258,6 @@ fn read(family: Family, asked: &Asked<'_>, shape: &Shape<'_>) -> Result<JobRecor
     let list = |text: &str| hosts(asked, text, &format!("job {id}"));
     let text = |text: &Option<Text<'_>>| text.as_deref().unwrap_or_default().to_owned();
     let pending = state == JobState::Pending;
-    let node_count = shape.node_count.count().unwrap_or(0);
     let time_limit = shape.time_limit.minutes();
     let start = shape.start_time.instant().filter(|_| !pending);
     // A suspended job's end moves with its resumption: nobody can tell it.

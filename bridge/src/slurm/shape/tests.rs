@@ -187,6 +187,25 @@ fn of_two_records_with_one_number_the_one_that_may_be_on_a_node_counts() {
 }
 
 #[test]
+fn a_requeued_job_without_a_start_is_on_no_node_where_null_stands_for_that() {
+    let read = |state: &str, start: i64, count: u32| {
+        let job =
+            json!({"job_id": 3, "job_state": state, "nodes": null, "start_time": start, "node_count": count});
+        let body = json!({"jobs": [job]}).to_string();
+        super::jobs(Family::Words, &ASKED("GET jobs"), body.as_bytes())
+    };
+    for state in ["REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "PENDING"] {
+        for (start, count) in [(0, 1), (1_796_009_183, 0)] {
+            let records = read(state, start, count).unwrap();
+            assert_eq!(records[&JobId(3)].job.nodes, names(&[]), "{state} {start} {count}");
+        }
+    }
+    for (state, start) in [("REQUEUE_HOLD", 1_796_009_183), ("RUNNING", 0), ("COMPLETING", 0)] {
+        assert!(matches!(read(state, start, 1), Err(Error::Unreadable { .. })), "{state}");
+    }
+}
+
+#[test]
 fn jobs_are_read() {
     let read = |id| job("GET job", JOBS.as_bytes(), JobId(id)).unwrap();
     let two_nodes = read(5).unwrap();
