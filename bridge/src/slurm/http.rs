@@ -61,6 +61,15 @@ pub(super) struct Http {
     idle: Mutex<Option<reqwest::Client>>,
 }
 
+/// What is sent.
+struct Request<'a> {
+    method: Method,
+    path: &'a str,
+    body: Option<String>,
+    /// For the answer, in bytes.
+    limit: usize,
+}
+
 /// How one attempt went wrong.
 enum Attempt {
     /// Nothing of an answer came: an idempotent request may be tried once more.
@@ -97,42 +106,37 @@ impl Http {
         &self.address
     }
 
-    /// For the errors of what is read from an answer.
-    pub(super) fn asked<'a>(&'a self, what: &'a str) -> Asked<'a> {
-        Asked::new(what, &self.user)
-    }
-
-    /// The body of an answer with status 2xx. Errors can stand in it all the same: whoever reads it looks for them.
-    pub(super) async fn get(&self, path: &str) -> Result<Vec<u8>, Error> {
-        self.request(&Method::GET, path, None, self.max_bytes).await
-    }
-
-    /// As [`Http::get`], with a smaller limit for the answer.
-    pub(super) async fn get_within(&self, path: &str, max_bytes: usize) -> Result<Vec<u8>, Error> {
-        self.request(&Method::GET, path, None, max_bytes.min(self.max_bytes)).await
+    /// What `read` makes of an answer with status 2xx. Errors can stand in it all the same, so `read` must be `Ok` for clean
+    /// answers only. `limit` is a smaller limit than the configured one, in bytes.
+    pub(super) async fn get<T>(
+        &self,
+        path: &str,
+        limit: Option<usize>,
+        read: impl Fn(&Asked<'_>, &[u8]) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let limit = limit.unwrap_or(self.max_bytes).min(self.max_bytes);
+        self.request(Request { method: Method::GET, path, body: None, limit }, read).await
     }
 
     /// Never sent twice, except where the token was refused, which means that nothing was done.
     pub(super) async fn post(&self, path: &str, body: String) -> Result<(), Error> {
-        let answer = self.request(&Method::POST, path, Some(body), self.max_bytes).await?;
-        self.asked(&format!("POST {path}")).judge(&answer)
+        let request = Request { method: Method::POST, path, body: Some(body), limit: self.max_bytes };
+        self.request(request, |asked, body| asked.judge(body)).await
     }
 
-    async fn request(
+    async fn request<T>(
         &self,
-        method: &Method,
-        path: &str,
-        body: Option<String>,
-        limit: usize,
-    ) -> Result<Vec<u8>, Error> {
-        let asked = format!("{method} {path}");
+        request: Request<'_>,
+        read: impl Fn(&Asked<'_>, &[u8]) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let asked = format!("{} {}", request.method, request.path);
         let work = async {
             let mut retried = false;
             let mut renewed = None;
             loop {
-                match self.attempt(method, path, body.clone(), limit, &asked, renewed.take()).await {
-                    Ok(body) => return Ok(body),
-                    Err(Attempt::Dropped(error)) if !retried && *method == Method::GET => {
+                match self.attempt(&request, &asked, renewed.take(), &read).await {
+                    Ok(found) => return Ok(found),
+                    Err(Attempt::Dropped(error)) if !retried && request.method == Method::GET => {
                         tracing::debug!(%error, "asking once more");
                         retried = true;
                     }
@@ -157,15 +161,14 @@ impl Http {
         })
     }
 
-    async fn attempt(
+    async fn attempt<T>(
         &self,
-        method: &Method,
-        path: &str,
-        body: Option<String>,
-        limit: usize,
+        wanted: &Request<'_>,
         asked: &str,
         renewed: Option<HeaderValue>,
-    ) -> Result<Vec<u8>, Attempt> {
+        read: impl Fn(&Asked<'_>, &[u8]) -> Result<T, Error>,
+    ) -> Result<T, Attempt> {
+        let Request { method, path, body, limit } = wanted;
         let token = match (&self.tokens, renewed) {
             (_, Some(token)) => Some(token),
             (Some(tokens), None) => Some(tokens.current(self.clock.now()).await.map_err(Attempt::Failed)?),
@@ -190,30 +193,35 @@ impl Http {
             // slurmrestd refuses a charset here.
             request = request
                 .header(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
-                .body(body);
+                .body(body.clone());
         }
         let sent = Instant::now();
         let mut response = request.send().await.map_err(|error| self.lost(asked, &error))?;
         let status = response.status().as_u16();
-        let too_large = || Attempt::Failed(Error::TooLarge { asked: asked.to_owned(), limit });
+        let too_large = || Attempt::Failed(Error::TooLarge { asked: asked.to_owned(), limit: *limit });
         let announced = response.content_length().unwrap_or(0);
-        if usize::try_from(announced).unwrap_or(usize::MAX) > limit {
+        if usize::try_from(announced).unwrap_or(usize::MAX) > *limit {
             return Err(too_large());
         }
-        let mut body = Vec::new();
+        let mut answer = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.lost(asked, &error))? {
-            if body.len() + chunk.len() > limit {
+            if answer.len() + chunk.len() > *limit {
                 return Err(too_large());
             }
-            body.extend_from_slice(&chunk);
+            answer.extend_from_slice(&chunk);
         }
-        // Never reuse a connection after anything else: 25.11 and later send a second answer after most errors.
-        if (200..300).contains(&status) {
-            *idle = Some(client);
-            return Ok(body);
-        }
-        match self.asked(asked).answered(status, sent.elapsed()).judge(&body) {
-            Ok(()) => Ok(body),
+        let asked = Asked::new(asked, &self.user).answered(status, sent.elapsed());
+        let found = match status {
+            200..300 => read(&asked, &answer),
+            _ => asked.judge(&answer).and_then(|()| read(&asked, &answer)),
+        };
+        match found {
+            // Never reuse a connection after anything else: 25.11 and later send a second answer after most errors, those
+            // with status 200 too.
+            Ok(found) => {
+                *idle = Some(client);
+                Ok(found)
+            }
             Err(error @ (Error::Credentials { .. } | Error::TokenOrDatabase { .. })) => {
                 Err(Attempt::BadToken(error, token))
             }

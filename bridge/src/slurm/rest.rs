@@ -135,10 +135,14 @@ impl Client {
             return Ok(version);
         }
         for version in VERSIONS {
-            match self.http.get(&format!("/slurm/{}/ping/", version.name)).await {
+            match self
+                .http
+                .get(&format!("/slurm/{}/ping/", version.name), None, |asked, body| asked.judge(body))
+                .await
+            {
                 Err(Error::NoSuchUrl { .. }) => {}
                 // It knows the URL; what it says of slurmctld and token shows at the next request.
-                Ok(_)
+                Ok(())
                 | Err(
                     Error::ControllerAway { .. }
                     | Error::DatabaseAway { .. }
@@ -166,17 +170,11 @@ impl Client {
     ) -> Result<T, Error> {
         let version = self.version().await?;
         let path = format!("/slurm/{}/{path}", version.name);
-        let body = match limit {
-            None => self.http.get(&path).await,
-            Some(limit) => self.http.get_within(&path, limit).await,
-        };
-        match body {
-            Ok(body) => read(version.family, &self.http.asked(&format!("GET {path}")), &body),
-            Err(error) => {
-                self.forget_version(&error).await;
-                Err(error)
-            }
+        let found = self.http.get(&path, limit, |asked, body| read(version.family, asked, body)).await;
+        if let Err(error) = &found {
+            self.forget_version(error).await;
         }
+        found
     }
 
     /// slurmrestd was upgraded under us: ask again the next time.

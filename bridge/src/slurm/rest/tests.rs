@@ -1,12 +1,13 @@
 //! The port against a slurmrestd that serves saved answers of one release: which version it takes, what it sees through
 //! it, and by which mouth it writes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex as StdMutex;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::http::{Method, StatusCode, Uri};
 use gpu_bridge_core::facts::slurm::BaseState;
 
@@ -21,18 +22,35 @@ const NEW_404: &str = "Unable to find requested URL endpoint. Please query the '
 struct Served {
     release: &'static str,
     versions: Vec<&'static str>,
+    /// What is answered in place of the saved answer, by what is asked for below the version.
+    instead: HashMap<&'static str, (StatusCode, String)>,
 }
 
 type Shared = Arc<StdMutex<(Served, Vec<String>)>>;
 
-async fn answer(State(shared): State<Shared>, method: Method, uri: Uri) -> (StatusCode, String) {
+/// A request, and the client's end of its connection.
+#[derive(Clone)]
+struct Request {
+    line: String,
+    from: SocketAddr,
+}
+
+async fn answer(
+    State(shared): State<Shared>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    method: Method,
+    uri: Uri,
+) -> (StatusCode, String) {
     let mut shared = shared.lock().unwrap();
-    shared.1.push(format!("{method} {}", uri.path()));
-    let Served { release, versions } = shared.0.clone();
+    shared.1.push(Request { line: format!("{method} {}", uri.path()), from });
+    let Served { release, versions, instead } = shared.0.clone();
     let missing = if release == "26.05" { NEW_404 } else { OLD_404 };
     let path: Vec<&str> = uri.path().trim_matches('/').splitn(3, '/').collect();
     let file = match path[..] {
         ["slurm", version, what] if versions.contains(&version) => {
+            if let Some(answer) = instead.get(what) {
+                return answer.clone();
+            }
             let name = match what {
                 "jobs/state" => "jobs-state",
                 // Each job is found among all of them.
@@ -63,11 +81,12 @@ struct World {
 impl World {
     /// `scontrol` writes its arguments to a file.
     async fn of(release: &'static str, versions: &[&'static str]) -> Self {
-        let served = Served { release, versions: versions.to_vec() };
+        let served = Served { release, versions: versions.to_vec(), instead: HashMap::new() };
         let shared: Shared = Arc::new(StdMutex::new((served, Vec::new())));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let app = Router::new().fallback(answer).with_state(Arc::clone(&shared));
+        let app = app.into_make_service_with_connect_info::<SocketAddr>();
         tokio::spawn(async move { axum::serve(listener, app).await });
         let folder = tempfile::tempdir().unwrap();
         let token_file = folder.path().join("token");
@@ -84,13 +103,24 @@ impl World {
     }
 
     fn serve(&self, release: &'static str, versions: &[&'static str]) {
-        self.shared.lock().unwrap().0 = Served { release, versions: versions.to_vec() };
+        self.shared.lock().unwrap().0 =
+            Served { release, versions: versions.to_vec(), instead: HashMap::new() };
+    }
+
+    fn instead(&self, what: &'static str, status: StatusCode, body: &str) {
+        self.shared.lock().unwrap().0.instead.insert(what, (status, body.to_owned()));
+    }
+
+    /// Where the newest request came from.
+    fn newest_connection(&self) -> SocketAddr {
+        self.shared.lock().unwrap().1.last().unwrap().from
     }
 
     /// What was written: POSTs, and scontrol's arguments.
     fn written(&self) -> (Vec<String>, Vec<String>) {
         let asked = self.shared.lock().unwrap().1.clone();
-        let posts = asked.into_iter().filter(|line| line.starts_with("POST")).collect();
+        let posts =
+            asked.into_iter().map(|asked| asked.line).filter(|line| line.starts_with("POST")).collect();
         let scontrol = std::fs::read_to_string(self.folder.path().join("scontrol")).unwrap_or_default();
         (posts, scontrol.lines().map(str::to_owned).collect())
     }
@@ -158,6 +188,33 @@ async fn the_same_cluster_is_seen_through_every_family() {
         ));
     }
     assert_eq!(seen.len(), 1, "{seen:#?}");
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_only_after_a_clean_answer() {
+    let world = World::of("26.05", &["v0.0.45"]).await;
+    world.client.partitions().await.unwrap();
+    let mut connection = world.newest_connection();
+    for (status, spoiled) in [
+        (StatusCode::OK, r#"{"nodes":[],"errors":[{"error_number":0,"error":"No error"}]}"#),
+        (StatusCode::OK, r#"{"nodes":[{"name":"gpu1""#),
+        (StatusCode::OK, "<html>"),
+        (StatusCode::NOT_FOUND, r#"{"errors":[{"error_number":2017}]}"#),
+    ] {
+        world.client.partitions().await.unwrap();
+        assert_eq!(world.newest_connection(), connection, "after a clean answer");
+        world.instead("nodes", status, spoiled);
+        assert!(world.client.nodes().await.is_err(), "{spoiled}");
+        assert_eq!(world.newest_connection(), connection);
+        world.client.partitions().await.unwrap();
+        assert_ne!(world.newest_connection(), connection, "after {status} {spoiled}");
+        connection = world.newest_connection();
+    }
+    // A write's answer too.
+    world.instead("node/gpu1", StatusCode::OK, r#"{"errors":[{"error_number":2028}]}"#);
+    assert!(world.client.write_node(&"gpu1".into(), &NodeWrite::Undrain).await.is_err());
+    world.client.partitions().await.unwrap();
+    assert_ne!(world.newest_connection(), connection);
 }
 
 #[tokio::test]
