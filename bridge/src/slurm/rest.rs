@@ -30,6 +30,8 @@ const PENDING_BYTES_MAX: usize = 4 * 1024 * 1024;
 const WHOLE_DEADLINES: u32 = 4;
 /// Rounds of look and change until a reservation stands.
 const RESERVE_ROUNDS: u32 = 8;
+/// ESLURM_INVALID_JOB_ID, in every release.
+const INVALID_JOB_ID: i64 = 2017;
 /// Between rounds that wait for slurmctld.
 const ROUND_PAUSE: Duration = Duration::from_millis(500);
 
@@ -206,7 +208,7 @@ impl Client {
         let read = |family, asked: &Asked<'_>, body: &[u8]| shape::job(family, asked, body, id);
         match self.get(&format!("job/{id}"), limit, read).await {
             Ok(record) => Ok(record.map(|record| record.job)),
-            Err(Error::NotFound { .. }) => Ok(None),
+            Err(Error::NotFound { number: INVALID_JOB_ID, .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -237,8 +239,12 @@ impl Client {
         let mut details = self.details.lock().await;
         let wanted = details.begin(&marks, watched);
         let mut by_id = BTreeMap::new();
+        let mut unknown = Vec::new();
         for id in wanted.must {
-            let Some(job) = self.job(id, None).await? else { continue };
+            let Some(job) = self.job(id, None).await? else {
+                unknown.push(id);
+                continue;
+            };
             if let Some(mark) = marks.get(&id) {
                 details.put(id, mark, Some(job.clone()));
             }
@@ -260,8 +266,26 @@ impl Client {
         }
         let (mut jobs, pending_unread) = details.end(&marks);
         drop(details);
+        if unknown.iter().any(|id| marks.get(id).is_some_and(unfinished)) {
+            self.have_ended(&unknown).await?;
+        }
         jobs.append(&mut by_id);
         Ok(Listed { jobs, pending_unread })
+    }
+
+    /// Jobs that stood in jobs/state and are unknown by their numbers have ended in between; one that stands there still
+    /// could be on any node.
+    async fn have_ended(&self, unknown: &[JobId]) -> Result<(), Error> {
+        let marks = self.job_marks().await?;
+        let stands = |id: &JobId| marks.get(id).filter(|mark| unfinished(mark)).map(|mark| (*id, mark));
+        match unknown.iter().find_map(stands) {
+            None => Ok(()),
+            Some((id, mark)) => Err(Error::Unreadable {
+                asked: format!("GET job/{id}"),
+                found: "no such job".to_owned(),
+                expected: format!("the record of job {id}, which is {} by jobs/state", mark.words.join("+")),
+            }),
+        }
     }
 
     /// Every job's record. A listing shows jobs in their epilog too, so that nothing is left to ask for by id.
@@ -408,6 +432,10 @@ impl Client {
             }
         }
     }
+}
+
+fn unfinished(mark: &JobMark) -> bool {
+    mark.state != JobState::Finished
 }
 
 fn nothing_written(error: Error) -> Error {

@@ -26,7 +26,7 @@ struct Served {
     instead: HashMap<&'static str, (StatusCode, String)>,
 }
 
-type Shared = Arc<StdMutex<(Served, Vec<String>)>>;
+type Shared = Arc<StdMutex<(Served, Vec<Request>)>>;
 
 /// A request, and the client's end of its connection.
 #[derive(Clone)]
@@ -215,6 +215,28 @@ async fn a_connection_is_used_again_only_after_a_clean_answer() {
     assert!(world.client.write_node(&"gpu1".into(), &NodeWrite::Undrain).await.is_err());
     world.client.partitions().await.unwrap();
     assert_ne!(world.newest_connection(), connection);
+}
+
+#[tokio::test]
+async fn a_job_that_stands_but_is_not_known_by_its_number_fails_the_look() {
+    let unknown = r#"{"jobs":[],"errors":[{"error_number":2017,"error":"Invalid job id specified"}]}"#;
+    let states = |states: &str| format!(r#"{{"jobs":[{states}]}}"#);
+    let running = states(r#"{"job_id":"1","state":["RUNNING"]},{"job_id":"15","state":["COMPLETED"]}"#);
+    let world = World::of("24.11", &["v0.0.42"]).await;
+    world.instead("jobs/state", StatusCode::OK, &running);
+    world.instead("job/1", StatusCode::NOT_FOUND, unknown);
+    world.instead("job/15", StatusCode::NOT_FOUND, unknown);
+    let look = world.client.look(&[]).await;
+    assert!(
+        matches!(&look, Err(Error::Unreadable { expected, .. }) if expected == "the record of job 1, which is RUNNING by jobs/state"),
+        "{look:?}"
+    );
+    // One that has ended may be unknown, watched or not.
+    world.instead("jobs/state", StatusCode::OK, &states(r#"{"job_id":"15","state":["COMPLETED"]}"#));
+    assert_eq!(world.client.look(&[JobId(1), JobId(15)]).await.unwrap().jobs.len(), 0);
+    // What is not found for another cause is not an ended job.
+    world.instead("job/1", StatusCode::NOT_FOUND, r#"{"errors":[{"error_number":2018}]}"#);
+    assert!(matches!(world.client.look(&[JobId(1)]).await, Err(Error::NotFound { number: 2018, .. })));
 }
 
 #[tokio::test]
