@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::show::table;
 use super::{Output, complain, print};
-use crate::slurm::decode::{Decoded, Kind, decode};
+use crate::slurm::decode::{Decoded, Kind, NodeSaid, decode};
 use crate::slurm::{self, Detail, Gres, JobRecord, Slurm as _};
 use crate::{assemble, config};
 
@@ -155,7 +155,8 @@ fn facts_text(facts: &Facts) -> String {
         unread => format!("\n{unread} more pending jobs were not read"),
     };
     [
-        nodes_text(facts.nodes.iter().map(|(name, node)| (name, node, None))),
+        nodes_text(facts.nodes.iter().map(|(name, node)| (name, node, None)))
+            + &unreadable_text(facts.unreadable_nodes.iter()),
         partitions_text(facts.partitions.iter()),
         reservations_text(facts.reservations.values()),
         jobs_text(facts.jobs.values().map(|job| (job, String::new()))) + &unread,
@@ -165,11 +166,19 @@ fn facts_text(facts: &Facts) -> String {
 
 fn decoded_text(decoded: &Decoded) -> String {
     match decoded {
-        Decoded::Nodes(nodes) => nodes_text(
-            nodes
-                .iter()
-                .map(|(name, record)| (name, &record.node, Some((&record.gres[..], &record.gres_used[..])))),
-        ),
+        Decoded::Nodes(nodes) => {
+            let read = nodes.iter().filter_map(|(name, said)| match said {
+                NodeSaid::Read(record) => {
+                    Some((name, &record.node, Some((&record.gres[..], &record.gres_used[..]))))
+                }
+                NodeSaid::Unreadable { .. } => None,
+            });
+            let unreadable = nodes.iter().filter_map(|(name, said)| match said {
+                NodeSaid::Unreadable { unreadable } => Some((name, unreadable)),
+                NodeSaid::Read(_) => None,
+            });
+            nodes_text(read) + &unreadable_text(unreadable)
+        }
         Decoded::Jobs(jobs) => jobs_text(jobs.values().map(|record| (&record.job, part(record)))),
         Decoded::JobStates(states) => {
             let row = |(id, words): (&JobId, &Vec<String>)| vec![id.to_string(), words.join("+")];
@@ -223,6 +232,11 @@ fn nodes_text<'a>(nodes: impl Iterator<Item = (&'a SlurmNodeName, &'a Node, Text
     let without = |row: &[String]| [&row[..gres], &row[in_use + 1..]].concat();
     let rows: Vec<_> = rows.iter().map(|row| without(row)).collect();
     table(&["NODE", "STATE", "GPUS", "PARTITIONS", "REASON"], &rows)
+}
+
+/// A line below the table for each node that cannot be in it.
+fn unreadable_text<'a>(nodes: impl Iterator<Item = (&'a SlurmNodeName, &'a String)>) -> String {
+    nodes.map(|(name, found)| format!("\n{name} could not be read: {found}")).collect()
 }
 
 /// In Slurm's words where they are ours too.
@@ -401,6 +415,12 @@ mod tests {
                 Kind::Partitions,
                 partition,
                 "PARTITION  STATE  LONGEST    NODES\nmain       up     unlimited  gpu1,gpu2",
+            ),
+            (
+                "v0.0.42",
+                Kind::Nodes,
+                r#"{"nodes":[{"name":"gpu1","state":[]}]}"#,
+                "NODE  STATE  GPUS  PARTITIONS  REASON\ngpu1 could not be read: state Many([]), flags None",
             ),
             ("v0.0.45", Kind::Ping, ping, "SLURMCTLD  ROLE  STATE\nhead       -     does not answer"),
             (

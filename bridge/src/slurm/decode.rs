@@ -39,7 +39,7 @@ pub(crate) enum Kind {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Decoded {
     /// Nodes.
-    Nodes(BTreeMap<SlurmNodeName, NodeRecord>),
+    Nodes(BTreeMap<SlurmNodeName, NodeSaid>),
     /// Jobs.
     Jobs(BTreeMap<JobId, JobRecord>),
     /// Slurm's words for the state of each job.
@@ -50,6 +50,19 @@ pub(crate) enum Decoded {
     Partitions(BTreeMap<String, Partition>),
     /// Controllers.
     Pings(Vec<Ping>),
+}
+
+/// What is said of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum NodeSaid {
+    /// It can be read.
+    Read(NodeRecord),
+    /// Its state cannot be read.
+    Unreadable {
+        /// What was found instead.
+        unreadable: String,
+    },
 }
 
 /// Reads an answer to a request of version `api`; `name` is what errors call it. HTTP headers may stand in front; without
@@ -63,7 +76,13 @@ pub(crate) fn decode(name: &str, api: &str, kind: Kind, answer: &[u8]) -> Result
         asked.judge(body)?;
     }
     Ok(match kind {
-        Kind::Nodes | Kind::Node => Decoded::Nodes(shape::nodes(family, &asked, body)?),
+        Kind::Nodes | Kind::Node => {
+            let said = |node: Result<_, _>| {
+                node.map_or_else(|unreadable| NodeSaid::Unreadable { unreadable }, NodeSaid::Read)
+            };
+            let nodes = shape::nodes(family, &asked, body)?;
+            Decoded::Nodes(nodes.into_iter().map(|(name, node)| (name, said(node))).collect())
+        }
         Kind::Jobs | Kind::Job => Decoded::Jobs(shape::jobs(family, &asked, body)?),
         Kind::JobStates => {
             let marks = shape::job_marks(&asked, body)?;

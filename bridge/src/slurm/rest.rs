@@ -186,8 +186,8 @@ impl Client {
         }
     }
 
-    /// Never `GET node/X`: that is stale in every release.
-    async fn nodes(&self) -> Result<BTreeMap<SlurmNodeName, Node>, Error> {
+    /// Each node, or what was found instead of its state. Never `GET node/X`: that is stale in every release.
+    async fn nodes(&self) -> Result<BTreeMap<SlurmNodeName, Result<Node, String>>, Error> {
         self.get("nodes/", None, shape::nodes).await
     }
 
@@ -203,7 +203,7 @@ impl Client {
         self.get("jobs/state/", None, |_, asked, body| shape::job_marks(asked, body)).await
     }
 
-    /// `None` where Slurm knows no such job any more.
+    /// `None` where Slurm knows no job of this number any more.
     async fn job(&self, id: JobId, limit: Option<usize>) -> Result<Option<Job>, Error> {
         let read = |family, asked: &Asked<'_>, body: &[u8]| shape::job(family, asked, body, id);
         match self.get(&format!("job/{id}"), limit, read).await {
@@ -217,13 +217,20 @@ impl Client {
     async fn look_at_all(&self, watched: &[JobId]) -> Result<SlurmFacts, Error> {
         let partitions = self.partitions().await?;
         let reservations = self.reservations().await?;
-        let nodes = self.nodes().await?;
+        let (mut nodes, mut unreadable_nodes) = (BTreeMap::new(), BTreeMap::new());
+        for (name, node) in self.nodes().await? {
+            match node {
+                Ok(node) => drop(nodes.insert(name, node)),
+                Err(found) => drop(unreadable_nodes.insert(name, found)),
+            }
+        }
         let Listed { jobs, pending_unread } = match self.version().await?.jobs {
             Jobs::States => self.jobs_by_state(watched).await?,
             Jobs::Whole => self.jobs_whole(watched).await?,
         };
         Ok(SlurmFacts {
             nodes,
+            unreadable_nodes,
             jobs,
             reservations,
             partitions,
@@ -316,10 +323,17 @@ impl Client {
         }
     }
 
-    /// The node, as GET nodes shows it.
+    /// The node, as GET nodes shows it. One that cannot be read may be drained by anyone: an error.
     async fn node(&self, name: &SlurmNodeName) -> Result<Node, Error> {
-        let mut nodes = self.nodes().await?;
-        nodes.remove(name).ok_or_else(|| Error::UnknownNode { node: name.to_string() })
+        match self.nodes().await?.remove(name) {
+            Some(Ok(node)) => Ok(node),
+            Some(Err(found)) => Err(Error::Unreadable {
+                asked: "GET nodes/".to_owned(),
+                found,
+                expected: format!("the state of node {name}"),
+            }),
+            None => Err(Error::UnknownNode { node: name.to_string() }),
+        }
     }
 
     async fn drain(&self, name: &SlurmNodeName, reason: &str, over: Option<&str>) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! The resources of slurmrestd, as far as we read them, and their translation into facts. What is missing or odd never
-//! becomes a fact: a node that cannot be read is `Other("unreadable: …")`; a job or a reservation whose nodes cannot be
-//! read spoils the whole look, because it could be on any node.
+//! becomes a fact: a node whose state and flags cannot be read is none, but is named with the cause; a job or a reservation
+//! whose nodes cannot be read spoils the whole look, because it could be on any node.
 
 mod job;
 mod node;

@@ -13,6 +13,9 @@ use crate::ids::{JobId, SlurmNodeName};
 pub struct Slurm {
     /// Every node that Slurm lists. A node that is missing here is Unknown, not gone.
     pub nodes: BTreeMap<SlurmNodeName, Node>,
+    /// Nodes that Slurm lists, but whose state could not be read, with what was found instead. None of them is in `nodes`.
+    #[serde(default)]
+    pub unreadable_nodes: BTreeMap<SlurmNodeName, String>,
     /// Every job that is pending, or whose end Slurm has not finished yet (running, suspended, completing …).
     pub jobs: BTreeMap<JobId, Job>,
     /// Every reservation, others' too, by name.

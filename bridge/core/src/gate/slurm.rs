@@ -36,6 +36,9 @@ pub fn find<'a>(facts: &'a Seen<Slurm>, name: &SlurmNodeName) -> Result<SeenNode
         Seen::Unknown { why } => return Err(why.clone()),
         Seen::At { value, .. } => value,
     };
+    if let Some(found) = slurm.unreadable_nodes.get(name) {
+        return Err(format!("node {name} could not be read from Slurm's answer: {found}"));
+    }
     let node = slurm.nodes.get(name).ok_or_else(|| format!("Slurm does not list node {name}"))?;
     Ok(SeenNode { slurm, node, drain: drain_of(node) })
 }

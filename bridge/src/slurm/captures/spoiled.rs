@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use gpu_bridge_core::facts::slurm::{BaseState, JobState};
 use serde_json::{Value, json};
 
-use super::super::decode::{Decoded, Kind, decode};
+use super::super::decode::{Decoded, Kind, NodeSaid, decode};
 use super::super::error::Error;
+use super::super::shape::NodeRecord;
 use super::super::version::Version;
 use super::super::{gres, hostlist, tasks};
 use super::{answers, name, read};
@@ -61,13 +62,13 @@ fn invented(truth: &Decoded, found: &Decoded, spoiled: &str) -> Option<String> {
     let field = spoiled.rsplit('/').next().unwrap_or_default();
     match (truth, found) {
         (Decoded::Nodes(truth), Decoded::Nodes(found)) => found.iter().find_map(|(name, node)| {
-            // A name that was replaced is another node's.
-            let truth = &truth.get(name).or_else(|| (field == "name").then(|| truth.values().next())?)?.node;
-            let node = &node.node;
-            let unreadable = matches!(&node.state, BaseState::Other(_));
-            let fine = unreadable
-                || field == "name"
-                || (node.state == truth.state
+            // One that cannot be read is no fact. A name that was replaced is another node's.
+            let NodeSaid::Read(NodeRecord { node, .. }) = node else { return None };
+            let truth = truth.get(name).or_else(|| (field == "name").then(|| truth.values().next())?)?;
+            let NodeSaid::Read(NodeRecord { node: truth, .. }) = truth else { panic!("{truth:?}") };
+            let other = matches!(&node.state, BaseState::Other(_));
+            let fine = field == "name"
+                || ((node.state == truth.state || other)
                     && node.flags.is_superset(&truth.flags)
                     && (node.gpus == truth.gpus || field == "gres")
                     && (node.gpus_used == truth.gpus_used || node.gpus_used.is_none())

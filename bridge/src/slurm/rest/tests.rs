@@ -240,6 +240,29 @@ async fn a_job_that_stands_but_is_not_known_by_its_number_fails_the_look() {
 }
 
 #[tokio::test]
+async fn a_node_that_cannot_be_read_is_seen_by_none_and_never_written() {
+    let world = World::of("24.11", &["v0.0.42"]).await;
+    let nodes = r#"{"nodes":[{"name":"gpu1","state":7},{"name":"gpu2","state":["IDLE"],"gres":"gpu:4("}]}"#;
+    world.instead("nodes", StatusCode::OK, nodes);
+    let look = world.client.look(&[]).await.unwrap();
+    let gpu1 = SlurmNodeName::from("gpu1");
+    assert_eq!(look.nodes.keys().map(SlurmNodeName::as_str).collect::<Vec<_>>(), ["gpu2"]);
+    assert_eq!(look.unreadable_nodes.keys().collect::<Vec<_>>(), [&gpu1]);
+    let before = world.written();
+    let reason = "gpu-bridge:h0042 e7 window".to_owned();
+    for action in [
+        Action::Drain { node: gpu1.clone(), reason: reason.clone(), over: None },
+        Action::Undrain { node: gpu1.clone(), reason },
+    ] {
+        let done = world.client.act(&action).await;
+        let refused =
+            matches!(&done, Err(Error::NothingWritten(why)) if matches!(**why, Error::Unreadable { .. }));
+        assert!(refused, "{action:?}: {done:?}");
+    }
+    assert_eq!(world.written(), before);
+}
+
+#[tokio::test]
 async fn what_rest_cannot_write_goes_through_scontrol() {
     let drain = Action::Drain {
         node: SlurmNodeName::from("gpu1"),

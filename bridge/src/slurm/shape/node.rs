@@ -64,12 +64,13 @@ impl FromNode for NodeRecord {
     }
 }
 
-/// The answer of GET nodes.
+/// The answer of GET nodes: each node, or why its state and flags cannot be read. Such a node is no fact: it would look as
+/// if nobody had drained it.
 pub(in crate::slurm) fn nodes<T: FromNode>(
     family: Family,
     asked: &Asked<'_>,
     body: &[u8],
-) -> Result<BTreeMap<SlurmNodeName, T>, Error> {
+) -> Result<BTreeMap<SlurmNodeName, Result<T, String>>, Error> {
     #[derive(Deserialize)]
     struct Named {
         name: String,
@@ -79,7 +80,7 @@ pub(in crate::slurm) fn nodes<T: FromNode>(
         let (name, node) = match element {
             Ok(shape) => (shape.name.to_string(), read(family, &shape)),
             Err(odd) => match odd.read() {
-                Some(Named { name }) => (name, T::from_node(unreadable(odd.why()), "", "")),
+                Some(Named { name }) => (name, Err(odd.why().to_owned())),
                 None => return Err(odd.error(asked, "a node with a name")),
             },
         };
@@ -89,19 +90,8 @@ pub(in crate::slurm) fn nodes<T: FromNode>(
     Ok(nodes)
 }
 
-fn unreadable(why: &str) -> Node {
-    Node {
-        state: BaseState::Other(format!("unreadable: {why}")),
-        flags: BTreeSet::new(),
-        reason: None,
-        gpus: 0,
-        gpus_used: None,
-        partitions: BTreeSet::new(),
-    }
-}
-
-fn read<T: FromNode>(family: Family, shape: &Shape<'_>) -> T {
-    let (mut state, flags) = state(family, shape);
+fn read<T: FromNode>(family: Family, shape: &Shape<'_>) -> Result<T, String> {
+    let (mut state, flags) = state(family, shape)?;
     let gres = shape.gres.as_deref().unwrap_or_default();
     let gpus = gres::gpus(gres);
     if gpus.is_none() {
@@ -122,11 +112,12 @@ fn read<T: FromNode>(family: Family, shape: &Shape<'_>) -> T {
         gpus_used: gres::gpus_used(used, gpus),
         partitions: shape.partitions.iter().flatten().map(|name| name.to_string()).collect(),
     };
-    T::from_node(node, gres, used.unwrap_or_default())
+    Ok(T::from_node(node, gres, used.unwrap_or_default()))
 }
 
-/// Base state and flags, from where the family has them.
-fn state(family: Family, shape: &Shape<'_>) -> (BaseState, BTreeSet<NodeFlag>) {
+/// Base state and flags, from where the family has them; the error says what stands there instead.
+fn state(family: Family, shape: &Shape<'_>) -> Result<(BaseState, BTreeSet<NodeFlag>), String> {
+    let odd = || format!("state {:?}, flags {:?}", shape.state, shape.state_flags);
     let mut seen = States::default();
     match (family, &shape.state, &shape.state_flags) {
         (Family::Words, Words::One(word), Some(flags)) => {
@@ -135,11 +126,10 @@ fn state(family: Family, shape: &Shape<'_>) -> (BaseState, BTreeSet<NodeFlag>) {
         }
         (Family::Mixed | Family::Lists, Words::Many(words), _) => seen.words(words),
         (Family::Words | Family::Mixed | Family::Lists, Words::One(_) | Words::Many(_), _) => {
-            let found = format!("unreadable: state {:?}, flags {:?}", shape.state, shape.state_flags);
-            return (BaseState::Other(found), BTreeSet::new());
+            return Err(odd());
         }
     }
-    seen.end()
+    seen.end().ok_or_else(odd)
 }
 
 #[derive(Default)]
@@ -165,6 +155,7 @@ impl States {
             "ERROR" => return self.bases.push(BaseState::Error),
             "UNKNOWN" => return self.bases.push(BaseState::Unknown),
             "INVALID" => return self.bases.push(BaseState::Other(word.to_owned())),
+            "" => return,
             "DRAIN" => NodeFlag::Drain,
             "COMPLETING" => NodeFlag::Completing,
             "PLANNED" => NodeFlag::Planned,
@@ -184,7 +175,11 @@ impl States {
         self.flags.insert(flag);
     }
 
-    fn end(mut self) -> (BaseState, BTreeSet<NodeFlag>) {
+    /// `None` where there was no word at all.
+    fn end(mut self) -> Option<(BaseState, BTreeSet<NodeFlag>)> {
+        if self.bases.is_empty() && self.flags.is_empty() {
+            return None;
+        }
         let base = match (self.bases.pop(), self.bases.is_empty()) {
             (Some(base), true) => base,
             (Some(base), false) => {
@@ -192,6 +187,6 @@ impl States {
             }
             (None, _) => BaseState::Other("unreadable: no base state".to_owned()),
         };
-        (base, self.flags)
+        Some((base, self.flags))
     }
 }

@@ -270,6 +270,7 @@ fn empty_is_idle_and_drained_without_job_gres_or_reservation() {
         ("as it should be", |_| {}, Has::Nothing),
         ("could not look", |c| c.facts.slurm = Seen::unknown("timeout"), Has::Unknown),
         ("node missing", |c| _ = c.slurm().nodes.remove(&s(1)), Has::Unknown),
+        ("node unreadable", |c| _ = c.slurm().unreadable_nodes.insert(s(1), "state 7".into()), Has::Unknown),
         ("not drained", |c| _ = c.slurm_node().flags.remove(&NodeFlag::Drain), Has::Work),
         ("GRES unreadable", |c| c.slurm_node().gpus_used = None, Has::Unknown),
         ("GRES in use", |c| c.slurm_node().gpus_used = Some(1), Has::Work),
@@ -308,6 +309,19 @@ fn empty_is_idle_and_drained_without_job_gres_or_reservation() {
                 view.emptiness(Domain::Slurm)
             );
         });
+    }
+}
+
+#[test]
+fn a_node_that_slurm_lists_but_cannot_be_read_is_told_from_one_that_it_does_not_list() {
+    let unreadable_nodes = BTreeMap::from([(s(1), "state 7".to_owned())]);
+    let value = Slurm { unreadable_nodes, ..Slurm::default() };
+    let facts = Seen::At { at: at(0), value };
+    for (node, why) in [
+        (1, "node n1 could not be read from Slurm's answer: state 7"),
+        (2, "Slurm does not list node n2"),
+    ] {
+        assert_eq!(find(&facts, &s(node)).map(drop), Err(why.to_owned()));
     }
 }
 
