@@ -317,10 +317,9 @@ fn a_node_that_slurm_lists_but_cannot_be_read_is_told_from_one_that_it_does_not_
     let unreadable_nodes = BTreeMap::from([(s(1), "state 7".to_owned())]);
     let value = Slurm { unreadable_nodes, ..Slurm::default() };
     let facts = Seen::At { at: at(0), value };
-    for (node, why) in [
-        (1, "node n1 could not be read from Slurm's answer: state 7"),
-        (2, "Slurm does not list node n2"),
-    ] {
+    for (node, why) in
+        [(1, "node n1 could not be read from Slurm's answer: state 7"), (2, "Slurm does not list node n2")]
+    {
         assert_eq!(find(&facts, &s(node)).map(drop), Err(why.to_owned()));
     }
 }
