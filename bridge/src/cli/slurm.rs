@@ -236,7 +236,9 @@ fn nodes_text<'a>(nodes: impl Iterator<Item = (&'a SlurmNodeName, &'a Node, Text
 
 /// A line below the table for each node that cannot be in it.
 fn unreadable_text<'a>(nodes: impl Iterator<Item = (&'a SlurmNodeName, &'a String)>) -> String {
-    nodes.map(|(name, found)| format!("\n{name} could not be read: {found}")).collect()
+    let lines: Vec<String> =
+        nodes.map(|(name, found)| format!("\n{name} could not be read: {found}")).collect();
+    lines.concat()
 }
 
 /// In Slurm's words where they are ours too.

@@ -116,6 +116,11 @@ impl<'a> Asked<'a> {
     }
 }
 
+/// [`Asked::judge`] as a reader of answers: of one with any lifetime, which the method's path is not.
+pub(super) fn judge(asked: &Asked<'_>, body: &[u8]) -> Result<(), Error> {
+    asked.judge(body)
+}
+
 /// slurmrestd's own words for a URL or a method that it does not serve; 26.05 says them in another way.
 fn names_no_url(body: &[u8]) -> bool {
     let body = String::from_utf8_lossy(&body[..body.len().min(400)]);

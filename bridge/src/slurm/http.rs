@@ -9,7 +9,7 @@ use http::{HeaderValue, Method};
 use jiff::Timestamp;
 use tokio::sync::Mutex;
 
-use super::answer::Asked;
+use super::answer::{Asked, judge};
 use super::error::Error;
 use super::token::{TokenSource, Tokens};
 use crate::daemon::clock::{Clock, SystemClock};
@@ -121,7 +121,7 @@ impl Http {
     /// Never sent twice, except where the token was refused, which means that nothing was done.
     pub(super) async fn post(&self, path: &str, body: String) -> Result<(), Error> {
         let request = Request { method: Method::POST, path, body: Some(body), limit: self.max_bytes };
-        self.request(request, |asked, body| asked.judge(body)).await
+        self.request(request, judge).await
     }
 
     async fn request<T>(

@@ -13,7 +13,7 @@ use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use gpu_bridge_core::mark;
 use tokio::sync::{Mutex, RwLock};
 
-use super::answer::Asked;
+use super::answer::{Asked, judge};
 use super::error::Error;
 use super::http::{Address, Http};
 use super::jobs::Details;
@@ -137,11 +137,7 @@ impl Client {
             return Ok(version);
         }
         for version in VERSIONS {
-            match self
-                .http
-                .get(&format!("/slurm/{}/ping/", version.name), None, |asked, body| asked.judge(body))
-                .await
-            {
+            match self.http.get(&format!("/slurm/{}/ping/", version.name), None, judge).await {
                 Err(Error::NoSuchUrl { .. }) => {}
                 // It knows the URL; what it says of slurmctld and token shows at the next request.
                 Ok(())
