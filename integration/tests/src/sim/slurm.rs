@@ -210,7 +210,16 @@ fn facts(world: &mut World, watched: &[JobId]) -> Facts {
         .filter(|(id, job)| job.state != JobState::Finished || watched.contains(id))
         .collect();
     let next_job_id = Some(JobId(world.slurm.next_job_id().0));
-    Facts { nodes, jobs, reservations, partitions, next_job_id, token_ends: None, pending_unread: 0 }
+    Facts {
+        nodes,
+        jobs,
+        reservations,
+        partitions,
+        next_job_id,
+        unreadable_nodes: BTreeMap::new(),
+        token_ends: None,
+        pending_unread: 0,
+    }
 }
 
 fn fact(view: &model::NodeView) -> Node {
