@@ -36,7 +36,10 @@ impl Watch {
             let owner = match record.management {
                 Management::Managed { owner } => owner,
                 Management::Unmanaged | Management::Adopting | Management::Releasing { .. } => {
-                    world.excused.remove(&node);
+                    // An adoption out of quarantine that never began goes back into it.
+                    if !record.adopted_from_quarantine {
+                        world.excused.remove(&node);
+                    }
                     self.weak.remove(&node);
                     self.double.remove(&node);
                     continue;
