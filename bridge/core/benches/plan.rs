@@ -18,7 +18,7 @@ use gpu_bridge_core::facts::kubernetes::{
 use gpu_bridge_core::facts::slurm::{
     self, BaseState, Index, Job, JobState, NodeFlag, Partition, Reason, Reservation, Slurm,
 };
-use gpu_bridge_core::facts::{Facts, Seen};
+use gpu_bridge_core::facts::{Facts, NodeSet, Seen};
 use gpu_bridge_core::handover::{Handover, Looks, Purpose, Requester, State};
 use gpu_bridge_core::ids::{Epoch, HandoverId, JobId, KubeNodeName, NodeName, PoolName, SlurmNodeName};
 use gpu_bridge_core::mark::{self, DrainReason, HandoverAnnotation, TAINT_DRAINING, TAINT_SLURM};
@@ -108,8 +108,8 @@ fn slurm() -> Slurm {
                     state: JobState::Running,
                     user: format!("user{}", j % 7),
                     partition: "train".into(),
-                    nodes: BTreeSet::from([node_name(i)]),
-                    required_nodes: BTreeSet::new(),
+                    nodes: NodeSet::from([node_name(i)]),
+                    required_nodes: NodeSet::default(),
                     node_count: 1,
                     gpus_per_node: 1,
                     time_limit: Some(SignedDuration::from_hours(10)),
@@ -127,7 +127,7 @@ fn slurm() -> Slurm {
             node.reason = Some(Reason { text: reason.to_string(), user: "root".into(), at: None });
             let reservation = Reservation {
                 name: mark::reservation_name(id),
-                nodes: BTreeSet::from([node_name(i)]),
+                nodes: NodeSet::from([node_name(i)]),
                 users: BTreeSet::from(["root".to_owned()]),
                 accounts: BTreeSet::new(),
                 flags: BTreeSet::from(["MAINT".to_owned()]),

@@ -6,7 +6,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub mod kubernetes;
+mod node_set;
 pub mod slurm;
+
+pub use node_set::NodeSet;
 
 /// An observation, or the reason why there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,7 +14,7 @@ use crate::facts::kubernetes::{
 use crate::facts::slurm::{
     self, BaseState, Index, Job, JobState, NodeFlag, Partition, Reason, Reservation, Slurm,
 };
-use crate::facts::{Facts, Seen};
+use crate::facts::{Facts, NodeSet, Seen};
 use crate::handover::{Handover, Looks, Purpose, Requester, State};
 use crate::ids::{Epoch, HandoverId, JobId, KubeNodeName, NodeName, PoolName, SlurmNodeName};
 use crate::mark::{self, DrainReason, HandoverAnnotation, TAINT_DRAINING, TAINT_SLURM};
@@ -178,7 +178,7 @@ pub(crate) fn open_kubernetes(kubernetes: &mut Kubernetes, i: u32, by: HandoverI
 pub(crate) fn reservation_of_ours(by: HandoverId, i: u32, now: Timestamp) -> Reservation {
     Reservation {
         name: mark::reservation_name(by),
-        nodes: BTreeSet::from([s(i)]),
+        nodes: NodeSet::from([s(i)]),
         users: BTreeSet::from(["root".to_owned()]),
         accounts: BTreeSet::new(),
         flags: BTreeSet::from(["MAINT".to_owned(), "SPEC_NODES".to_owned()]),
@@ -211,7 +211,7 @@ pub(crate) fn job(id: u32, state: JobState, on: &[u32], now: Timestamp) -> Job {
         user: "alice".into(),
         partition: "train".into(),
         nodes: on.iter().map(|i| s(*i)).collect(),
-        required_nodes: BTreeSet::new(),
+        required_nodes: NodeSet::default(),
         node_count: 1,
         gpus_per_node: 8,
         time_limit: Some(minutes(60)),

@@ -4,18 +4,20 @@
 use std::fmt;
 use std::str::FromStr;
 
+use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 macro_rules! name {
     ($(#[$doc:meta])* $type:ident) => {
         $(#[$doc])*
+        /// Held in place where it is short: a tick compares names by the hundred thousand.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
-        pub struct $type(String);
+        pub struct $type(CompactString);
 
         impl $type {
             /// Takes the name as it is written by its owner.
-            pub fn new(name: impl Into<String>) -> Self {
+            pub fn new(name: impl Into<CompactString>) -> Self {
                 Self(name.into())
             }
 
@@ -33,7 +35,7 @@ macro_rules! name {
 
         impl From<&str> for $type {
             fn from(name: &str) -> Self {
-                Self(name.to_owned())
+                Self(name.into())
             }
         }
     };

@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::book::{Book, Management, Record};
 use crate::event::Action;
 use crate::facts::Seen;
-use crate::facts::kubernetes::{self, Effect, Eviction, GuardState, Marks, Node as KubeNode, Pod, Taint};
+use crate::facts::kubernetes::{self, Effect, Eviction, GuardState, Marks, Node as KubeNode, Taint};
 use crate::facts::slurm::{self, ReservationSpec, RunningJobs};
 use crate::gate::{self, Gate, kubernetes::SeenNode, slurm::Drain};
 use crate::handover::{Handover, Purpose, State};
@@ -299,20 +299,18 @@ fn evictions(view: &View<'_>) -> Vec<kubernetes::Action> {
     // Without the pool's word on whom it protects, everybody is.
     let Some(pool) = view.pool() else { return Vec::new() };
     let limit = pool.protected_priority;
-    let mut pods: Vec<&Pod> = gate::kubernetes::pods(look)
-        .filter(|pod| match pod.eviction {
-            Eviction::Allowed => limit.is_none_or(|limit| pod.priority < limit),
-            Eviction::Protected { .. } | Eviction::Terminating | Eviction::Nominated | Eviction::Pinned => {
-                false
-            }
-        })
-        .collect();
-    pods.sort_by(|a, b| (a.priority, &a.pod).cmp(&(b.priority, &b.pod)));
-    pods.dedup_by(|a, b| a.pod == b.pod);
-    pods.into_iter()
-        .take(EVICTIONS_AT_ONCE)
-        .map(|pod| kubernetes::Action::Evict { pod: pod.pod.clone() })
-        .collect()
+    let evictable = gate::kubernetes::pods(look).filter(|pod| match pod.eviction {
+        Eviction::Allowed => limit.is_none_or(|limit| pod.priority < limit),
+        Eviction::Protected { .. } | Eviction::Terminating | Eviction::Nominated | Eviction::Pinned => false,
+    });
+    let mut first = BTreeSet::new();
+    for pod in evictable {
+        first.insert((pod.priority, &pod.pod));
+        if first.len() > EVICTIONS_AT_ONCE {
+            first.pop_last();
+        }
+    }
+    first.into_iter().map(|(_, pod)| kubernetes::Action::Evict { pod: pod.clone() }).collect()
 }
 
 /// Our marks on a Node as they should be, and those of its pool. Borrowed: most Nodes bear them already.

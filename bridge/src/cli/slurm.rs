@@ -364,8 +364,8 @@ fn partitions_text<'a>(partitions: impl Iterator<Item = (&'a String, &'a Partiti
     table(&["PARTITION", "STATE", "LONGEST", "NODES"], &partitions.map(row).collect::<Vec<_>>())
 }
 
-fn list<T: ToString>(items: &BTreeSet<T>) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+fn list<'a, T: ToString + 'a>(items: impl IntoIterator<Item = &'a T>) -> String {
+    items.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

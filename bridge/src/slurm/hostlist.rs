@@ -1,8 +1,7 @@
 //! Slurm's host lists (`gpu[1-4,7],login`) as sets of node names. Decides nothing; a list that cannot be read in full is
 //! an error, never a shorter set.
 
-use std::collections::BTreeSet;
-
+use gpu_bridge_core::facts::NodeSet;
 use gpu_bridge_core::ids::SlurmNodeName;
 
 /// The most names one list may stand for. Slurm itself stops at 64k by default.
@@ -19,11 +18,11 @@ pub(super) struct Error {
 }
 
 /// Every name the list stands for. Empty, `(null)` and `None` stand for none.
-pub(super) fn expand(list: &str) -> Result<BTreeSet<SlurmNodeName>, Error> {
+pub(super) fn expand(list: &str) -> Result<NodeSet, Error> {
     let bad = |why| Error { list: list.chars().take(200).collect(), why };
-    let mut names = BTreeSet::new();
+    let mut names = Vec::new();
     if matches!(list, "" | "(null)" | "None") {
-        return Ok(names);
+        return Ok(NodeSet::default());
     }
     for word in split_outside(list, '[', ']').ok_or_else(|| bad("brackets do not match"))? {
         if word.is_empty() {
@@ -33,10 +32,10 @@ pub(super) fn expand(list: &str) -> Result<BTreeSet<SlurmNodeName>, Error> {
             if names.len() >= NAMES_MAX {
                 return Err(bad("stands for too many names"));
             }
-            names.insert(SlurmNodeName::new(name));
+            names.push(SlurmNodeName::new(name));
         }
     }
-    Ok(names)
+    Ok(names.into())
 }
 
 /// Splits at commas that stand outside of `open`…`close`; `None` where these do not match or are nested.
@@ -117,7 +116,7 @@ mod tests {
             ("r[1-2]n[1,3]-ib", vec!["r1n1-ib", "r1n3-ib", "r2n1-ib", "r2n3-ib"]),
             ("a-b", vec!["a-b"]),
         ] {
-            let expected: BTreeSet<_> = names.into_iter().map(SlurmNodeName::from).collect();
+            let expected: NodeSet = names.into_iter().map(SlurmNodeName::from).collect();
             assert_eq!(expand(list), Ok(expected), "{list:?}");
         }
     }

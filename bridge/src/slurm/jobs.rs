@@ -118,7 +118,7 @@ impl Details {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use gpu_bridge_core::facts::NodeSet;
 
     use super::*;
     use crate::slurm::shape::job_state;
@@ -134,8 +134,8 @@ mod tests {
             state,
             user: String::new(),
             partition: String::new(),
-            nodes: BTreeSet::new(),
-            required_nodes: BTreeSet::new(),
+            nodes: NodeSet::default(),
+            required_nodes: NodeSet::default(),
             node_count: 1,
             gpus_per_node: 0,
             time_limit: None,

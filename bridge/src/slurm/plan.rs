@@ -120,7 +120,7 @@ pub fn reserve(stands: Option<&Reservation>, spec: &ReservationSpec, now: Timest
     if stands.end.as_second() != spec.end.as_second() {
         changes.push(format!("EndTime={}", time(spec.end)));
     }
-    if stands.nodes != BTreeSet::from([spec.node.clone()]) {
+    if *stands.nodes != [spec.node.clone()] {
         changes.push(format!("Nodes={}", spec.node));
     }
     if stands.users != BTreeSet::from(["root".to_owned()]) {
@@ -258,7 +258,7 @@ mod tests {
     fn as_it_should() -> Reservation {
         Reservation {
             name: spec().name,
-            nodes: BTreeSet::from([spec().node]),
+            nodes: [spec().node].into(),
             users: BTreeSet::from(["root".to_owned()]),
             accounts: BTreeSet::new(),
             flags: [MAINT, IGNORE_JOBS, SPEC_NODES].map(str::to_owned).into(),
@@ -299,13 +299,7 @@ mod tests {
             (|r| r.start = at(900), before, format!("{update} StartTime=uts1000")),
             (|r| r.start = at(900), at(950), "done".into()),
             (|r| r.start = at(1_600), at(1_500), format!("{update} StartTime=now")),
-            (
-                |r| {
-                    r.nodes.insert("gpu1".into());
-                },
-                before,
-                format!("{update} Nodes=gpu2"),
-            ),
+            (|r| r.nodes = ["gpu1".into(), "gpu2".into()].into(), before, format!("{update} Nodes=gpu2")),
             (
                 |r| {
                     r.users.insert("alice".into());

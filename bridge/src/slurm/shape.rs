@@ -18,11 +18,7 @@ use super::error::Error;
 use super::hostlist;
 
 /// The nodes of a job, a reservation or a partition.
-fn hosts(
-    asked: &Asked<'_>,
-    list: &str,
-    of: &str,
-) -> Result<std::collections::BTreeSet<gpu_bridge_core::ids::SlurmNodeName>, Error> {
+fn hosts(asked: &Asked<'_>, list: &str, of: &str) -> Result<gpu_bridge_core::facts::NodeSet, Error> {
     hostlist::expand(list).map_err(|error| asked.unreadable(error.to_string(), format!("the nodes of {of}")))
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use gpu_bridge::certainty::Certainty;
 use gpu_bridge::slurm::{Client, Error, Options, Slurm as _, TokenSource, connect};
+use gpu_bridge_core::facts::NodeSet;
 use gpu_bridge_core::facts::slurm::{
     Action, BaseState, Job, JobState, NodeFlag, ReservationSpec, RunningJobs, Slurm,
 };
@@ -160,7 +161,7 @@ async fn reservations_take_the_shape_that_is_asked_for() -> Result<()> {
         }
         let look = client.look(&[]).await?;
         let stands = look.reservations.get(&spec.name).context("it was just made")?;
-        assert_eq!(stands.nodes, BTreeSet::from([spec.node.clone()]));
+        assert_eq!(stands.nodes, NodeSet::from([spec.node.clone()]));
         assert_eq!(stands.users, BTreeSet::from(["root".to_owned()]));
         assert_eq!(stands.flags.contains("IGNORE_JOBS"), spec.jobs == RunningJobs::Ignore);
         assert!(stands.flags.contains("MAINT"));
@@ -228,7 +229,7 @@ async fn jobs_are_seen_in_every_state() -> Result<()> {
     let array = JobId(lab.submit("bob", &["-H", "-a", "0-9"], "sleep 1").await?);
 
     let running = job_is(&client, first, JobState::Running).await?;
-    assert_eq!(running.nodes, BTreeSet::from([node("gpu1")]));
+    assert_eq!(running.nodes, NodeSet::from([node("gpu1")]));
     assert_eq!((running.user.as_str(), running.partition.as_str()), ("alice", "main"));
     assert_eq!((running.gpus_per_node, running.node_count), (4, 1));
     assert_eq!(running.time_limit, Some(SignedDuration::from_mins(10)));
@@ -238,7 +239,7 @@ async fn jobs_are_seen_in_every_state() -> Result<()> {
     let look = client.look(&[]).await?;
     let waits = &look.jobs[&second];
     assert_eq!((&waits.state, waits.nodes.len(), waits.start), (&JobState::Pending, 0, None));
-    assert_eq!((waits.gpus_per_node, &waits.required_nodes), (4, &BTreeSet::from([node("gpu1")])));
+    assert_eq!((waits.gpus_per_node, &waits.required_nodes), (4, &NodeSet::from([node("gpu1")])));
     assert!(waits.pending_reason.is_some());
     assert_eq!(look.jobs[&array].pending_reason.as_deref(), Some("JobHeldUser"));
     assert_eq!((look.jobs.len(), look.pending_unread), (3, 0), "{:?}", look.jobs.keys());
@@ -259,7 +260,7 @@ async fn jobs_are_seen_in_every_state() -> Result<()> {
     lab.run(&["scancel", &second.to_string(), &array.to_string()]).await?;
     lab.run(&["scancel", &first.to_string()]).await?;
     let completing = job_is(&client, first, JobState::Completing).await?;
-    assert_eq!(completing.nodes, BTreeSet::from([node("gpu1")]));
+    assert_eq!(completing.nodes, NodeSet::from([node("gpu1")]));
     job_is(&client, first, JobState::Finished).await?;
     let look = client.look(&[JobId(9_999)]).await?;
     assert!(look.jobs.is_empty(), "finished and unwatched jobs, or ones that never were: {:?}", look.jobs);

@@ -1,11 +1,12 @@
 //! What Slurm says: nodes, jobs, reservations, partitions, in Slurm's own words but free of any REST version's shape.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-use super::Seen;
+use super::{NodeSet, Seen};
 use crate::ids::{JobId, SlurmNodeName};
 
 /// One look at the whole cluster.
@@ -32,22 +33,21 @@ pub struct Slurm {
     pub pending_unread: u32,
 }
 
-/// Room that is made at once for a node's jobs: one for each of eight GPUs.
-const JOBS_EXPECTED: usize = 8;
-
 /// A look, ordered by node: built once per tick, so that judging each node does not walk through every job and
 /// reservation of the cluster again.
 #[derive(Debug, Clone)]
 pub struct Index<'a> {
     facts: &'a Seen<Slurm>,
-    jobs: HashMap<&'a SlurmNodeName, Jobs<'a>>,
-    reservations: HashMap<&'a SlurmNodeName, Vec<&'a Reservation>>,
+    /// Nodes that a job or a reservation names.
+    named: FxHashMap<SlurmNodeName, Named<'a>>,
 }
 
+/// What names a node.
 #[derive(Debug, Clone)]
-struct Jobs<'a> {
+struct Named<'a> {
     free: Free,
-    by_id: Vec<&'a Job>,
+    jobs: Vec<&'a Job>,
+    reservations: Vec<&'a Reservation>,
 }
 
 /// When a node's last job must have ended.
@@ -78,24 +78,28 @@ impl Free {
 impl<'a> Index<'a> {
     /// Orders a look by node; takes time in proportion to its jobs and reservations.
     pub fn new(facts: &'a Seen<Slurm>) -> Self {
-        let mut index = Self { facts, jobs: HashMap::new(), reservations: HashMap::new() };
+        let mut index = Self { facts, named: FxHashMap::default() };
         let Some(slurm) = facts.value() else { return index };
-        index.jobs.reserve(slurm.nodes.len());
+        index.named.reserve(slurm.nodes.len());
         for job in slurm.jobs.values() {
             let free = Free::of(job);
             for node in &job.nodes {
-                let none = || Jobs { free: Free::Now, by_id: Vec::with_capacity(JOBS_EXPECTED) };
-                let jobs = index.jobs.entry(node).or_insert_with(none);
-                jobs.free = jobs.free.max(free);
-                jobs.by_id.push(job);
+                let named = index.of_mut(node);
+                named.free = named.free.max(free);
+                named.jobs.push(job);
             }
         }
         for reservation in slurm.reservations.values() {
             for node in &reservation.nodes {
-                index.reservations.entry(node).or_default().push(reservation);
+                index.of_mut(node).reservations.push(reservation);
             }
         }
         index
+    }
+
+    fn of_mut(&mut self, node: &SlurmNodeName) -> &mut Named<'a> {
+        let fresh = || Named { free: Free::Now, jobs: Vec::new(), reservations: Vec::new() };
+        self.named.entry(node.clone()).or_insert_with(fresh)
     }
 
     /// The look itself.
@@ -105,17 +109,17 @@ impl<'a> Index<'a> {
 
     /// Jobs that name the node, by id, in whatever state.
     pub fn jobs_on(&self, node: &SlurmNodeName) -> &[&'a Job] {
-        self.jobs.get(node).map_or(&[], |jobs| jobs.by_id.as_slice())
+        self.named.get(node).map_or(&[], |named| named.jobs.as_slice())
     }
 
     /// When the last of the jobs that have the node must have ended.
     pub fn free(&self, node: &SlurmNodeName) -> Free {
-        self.jobs.get(node).map_or(Free::Now, |jobs| jobs.free)
+        self.named.get(node).map_or(Free::Now, |named| named.free)
     }
 
     /// Reservations that name the node, others' too, by name.
     pub fn reservations_on(&self, node: &SlurmNodeName) -> &[&'a Reservation] {
-        self.reservations.get(node).map_or(&[], Vec::as_slice)
+        self.named.get(node).map_or(&[], |named| named.reservations.as_slice())
     }
 }
 
@@ -233,9 +237,9 @@ pub struct Job {
     /// Its partition (a pending job may name several, separated by commas).
     pub partition: String,
     /// Nodes it has (allocated). Empty while pending.
-    pub nodes: BTreeSet<SlurmNodeName>,
+    pub nodes: NodeSet,
     /// Nodes that it insists on (`--nodelist`).
-    pub required_nodes: BTreeSet<SlurmNodeName>,
+    pub required_nodes: NodeSet,
     /// How many nodes it wants.
     pub node_count: u32,
     /// GPUs that it wants or has on each node, as far as Slurm tells; 0 for a CPU job.
@@ -258,7 +262,7 @@ pub struct Reservation {
     /// Its name.
     pub name: String,
     /// Its nodes.
-    pub nodes: BTreeSet<SlurmNodeName>,
+    pub nodes: NodeSet,
     /// Users who may use it.
     pub users: BTreeSet<String>,
     /// Accounts that may use it.
@@ -282,7 +286,7 @@ impl Reservation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partition {
     /// Its nodes.
-    pub nodes: BTreeSet<SlurmNodeName>,
+    pub nodes: NodeSet,
     /// Its longest time limit; `None` for unlimited.
     pub max_time: Option<SignedDuration>,
     /// May jobs start in it (state UP)?

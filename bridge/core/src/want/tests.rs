@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::facts::Seen;
+use crate::facts::kubernetes::Pod;
 use crate::facts::slurm::NodeFlag;
 use crate::fixtures::taint;
 use crate::fixtures::*;

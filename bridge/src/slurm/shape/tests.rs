@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpu_bridge_core::facts::NodeSet;
 use gpu_bridge_core::facts::slurm::{BaseState, Job, JobState, Node, Partition, Reservation};
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use jiff::{SignedDuration, Timestamp};
@@ -42,7 +43,7 @@ const JOBS_STATE: &str = include_str!("../fixtures/jobs-state.json");
 const RESERVATIONS: &str = include_str!("../fixtures/reservations.json");
 const PARTITIONS: &str = include_str!("../fixtures/partitions.json");
 
-fn names(list: &[&str]) -> BTreeSet<SlurmNodeName> {
+fn names(list: &[&str]) -> NodeSet {
     list.iter().map(|name| SlurmNodeName::from(*name)).collect()
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::facts::NodeSet;
 use crate::facts::slurm::JobState;
 use crate::fixtures::*;
 use crate::handover::State;
@@ -90,9 +91,9 @@ fn closed_is_drain_with_our_reason_inside_our_active_reservation() {
             },
             Is::Weakened,
         ),
-        ("reservation on more nodes", |c| _ = c.reservation(EARLIER).nodes.insert(s(2)), Is::Weakened),
+        ("reservation on more nodes", |c| c.reservation(EARLIER).nodes = [s(1), s(2)].into(), Is::Weakened),
         ("reservation on another node", |c| c.reservation(EARLIER).nodes = [s(2)].into(), Is::Weakened),
-        ("reservation on no node", |c| c.reservation(EARLIER).nodes.clear(), Is::Weakened),
+        ("reservation on no node", |c| c.reservation(EARLIER).nodes = NodeSet::default(), Is::Weakened),
         ("more users", |c| _ = c.reservation(EARLIER).users.insert("bob".into()), Is::Weakened),
         ("another user", |c| c.reservation(EARLIER).users = ["bob".to_owned()].into(), Is::Weakened),
         ("no users", |c| c.reservation(EARLIER).users.clear(), Is::Weakened),
