@@ -190,7 +190,6 @@ async fn a_lab_that_cannot_start_says_why() {
 }
 
 #[tokio::test]
-#[ignore = "makes a root filesystem per release, about a minute each"]
 async fn every_release_runs_jobs() {
     if skip() {
         return;

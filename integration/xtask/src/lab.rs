@@ -75,7 +75,12 @@ impl Scheduler {
     /// Makes what is slow to make, once.
     pub(crate) async fn prepare(self) -> gpu_bridge_labs::Result<()> {
         match self {
-            Self::Slurm => slurm::prepare(slurm::Release::default()).await.map(drop),
+            // The default first: what it may have to install on this machine, the others need too.
+            Self::Slurm => {
+                slurm::prepare(slurm::Release::default()).await?;
+                let (v22_05, v26_05) = (slurm::Release::V22_05, slurm::Release::V26_05);
+                tokio::try_join!(slurm::prepare(v22_05), slurm::prepare(v26_05)).map(drop)
+            }
             Self::Kubernetes => kubernetes::prepare().await.map(drop),
         }
     }

@@ -78,6 +78,7 @@ impl Section {
                 return Ok(Outcome::Skipped(reason));
             }
         }
+        let one_by_one = ["--package", INTEGRATION, "--test", "*", "--", "--test-threads=1"];
         let ignored: &[&str] = if heavy { &["--include-ignored"] } else { &[] };
         let runs = match self {
             Self::Format => vec![Cargo::new(&["fmt", "--all", "--check"])],
@@ -101,7 +102,10 @@ impl Section {
             // The tests run the binary as its users do, with a way to die after any ledger line.
             Self::Real => vec![
                 Cargo::new(&["build", "--package", "gpu-bridge", "--features", "failpoints"]),
-                tests(&["--package", INTEGRATION, "--test", "*", "--", "--test-threads=1"], ignored)
+                // The Slurm port has one lab per release, all at the same time: they mostly wait.
+                tests(&["--package", INTEGRATION, "--test", "slurm_port", "--", "--test-threads=3"], ignored)
+                    .env("GPU_BRIDGE_LABS", "1"),
+                tests(&[&one_by_one[..], &["--skip", "on_slurm_"]].concat(), ignored)
                     .env("GPU_BRIDGE_LABS", "1"),
             ],
             Self::Sim => vec![Cargo::bin("sim", &["--seeds", if heavy { "0..5000" } else { "0..200" }])],

@@ -69,7 +69,9 @@ impl Daemon {
             }
             Self::SlurmrestdLocal => {
                 let mut argv = as_user(&options.local_rest_user);
-                argv.extend(words(&["env", "SLURMRESTD_SECURITY=disable_user_check"]));
+                if options.local_rest_is_privileged() {
+                    argv.extend(words(&["env", "SLURMRESTD_SECURITY=disable_user_check"]));
+                }
                 argv.extend(words(&["slurmrestd", "-v", "-a", "rest_auth/local"]));
                 argv.extend(plugins(options.release));
                 argv.push(format!("unix:{INSIDE}/{REST_SOCKET}"));

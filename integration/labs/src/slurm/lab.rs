@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use super::conf::Ports;
 use super::daemons::{Daemon, REST_SOCKET, as_user};
 use super::namespace::{furnish, namespace, unsupported, ways_in};
-use super::{INSIDE, Options, root};
+use super::{INSIDE, Options, Release, root};
 use crate::command::{self, Output, log_tail};
 use crate::error::{Error, Result, at};
 use crate::run::{Folder, Kind, Life, Process};
@@ -175,6 +175,14 @@ impl Lab {
     /// The command line by which a process outside runs scontrol inside as root: append its arguments.
     pub fn scontrol_command(&self) -> Vec<String> {
         let mut argv = self.command_prefix();
+        argv.push("scontrol".to_owned());
+        argv
+    }
+
+    /// The same, as `user`.
+    pub fn scontrol_command_as(&self, user: &str) -> Vec<String> {
+        let mut argv = self.command_prefix();
+        argv.extend(as_user(user));
         argv.push("scontrol".to_owned());
         argv
     }
@@ -415,6 +423,10 @@ impl Drop for Lab {
 fn check(options: &Options) -> Result<()> {
     if options.nodes.is_empty() || options.nodes.len() > MOST_NODES {
         return Err(Error::Unknown(format!("a lab has 1 to {MOST_NODES} nodes")));
+    }
+    if options.release == Release::V26_05 && options.local_rest_is_privileged() {
+        let user = &options.local_rest_user;
+        return Err(Error::Unknown(format!("slurmrestd 26.05 does not run as {user}")));
     }
     match options.nodes.iter().find(|node| node.gpus > MOST_GPUS) {
         Some(node) => Err(Error::Unknown(format!("{} has more than {MOST_GPUS} GPUs", node.name))),

@@ -39,13 +39,18 @@ impl Release {
         }
     }
 
+    /// The REST versions that it serves and gpu-bridge speaks, newest first.
+    pub fn apis(self) -> &'static [&'static str] {
+        match self {
+            Self::V22_05 => &["v0.0.38", "v0.0.37"],
+            Self::V24_11 => &["v0.0.42", "v0.0.41", "v0.0.40"],
+            Self::V26_05 => &["v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42"],
+        }
+    }
+
     /// The newest REST version that it serves, e.g. `v0.0.42`.
     pub fn newest_api(self) -> &'static str {
-        match self {
-            Self::V22_05 => "v0.0.38",
-            Self::V24_11 => "v0.0.42",
-            Self::V26_05 => "v0.0.45",
-        }
+        self.apis()[0]
     }
 
     fn suite(self) -> &'static str {
@@ -90,12 +95,19 @@ pub struct Options {
     /// `SchedulerParameters`; short intervals by default.
     pub scheduler: String,
     /// The user that the slurmrestd on a Unix socket runs as, and so acts as in Slurm. `restd` has no rights; `slurm` may do
-    /// anything (sites must override a check of slurmrestd for that, and so do we).
+    /// anything (sites must override a check of slurmrestd for that, and so do we; 26.05 allows it no more).
     pub local_rest_user: String,
     /// Lines put at the end of slurm.conf: partitions, nodes without slurmd, settings that replace ours.
     pub extra: Vec<String>,
     /// Whether the lab outlives its handle.
     pub life: crate::run::Life,
+}
+
+impl Options {
+    /// Whether the slurmrestd on a Unix socket runs as a user whom its own check would stop.
+    fn local_rest_is_privileged(&self) -> bool {
+        matches!(self.local_rest_user.as_str(), "root" | "slurm")
+    }
 }
 
 impl Default for Options {

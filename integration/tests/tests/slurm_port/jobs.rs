@@ -1,0 +1,69 @@
+//! Jobs, in every state.
+
+use anyhow::{Context, Result};
+use gpu_bridge::slurm::Slurm as _;
+use gpu_bridge_core::facts::NodeSet;
+use gpu_bridge_core::facts::slurm::JobState;
+use gpu_bridge_core::ids::JobId;
+use jiff::SignedDuration;
+
+use super::{NODES, Site};
+
+pub(super) async fn are_seen_in_every_state(site: &Site) -> Result<()> {
+    let Site { client, lab, nodes, .. } = site;
+    let [.., node] = nodes.as_slice() else { anyhow::bail!("{NODES} nodes") };
+    let on = ["-w", node.as_str(), "--gres=gpu:4", "-t"];
+    let submit = async |user, args: &[&str], script| lab.submit(user, args, script).await.map(JobId);
+    // The job ignores SIGTERM, so that it is completing for KillWait.
+    let script = "trap '' TERM; while :; do sleep 1; done";
+    let first = submit("alice", &[&on[..], &["10"]].concat(), script).await?;
+    let running = site.job_is(first, JobState::Running).await?;
+    let second = submit("bob", &[&on[..], &["5"]].concat(), "sleep 1").await?;
+    let array = submit("bob", &["-H", "-a", "0-9"], "sleep 1").await?;
+
+    assert_eq!(running.nodes, NodeSet::from([node.clone()]));
+    assert_eq!((running.user.as_str(), running.partition.as_str()), ("alice", "main"));
+    assert_eq!((running.gpus_per_node, running.node_count), (4, 1));
+    assert_eq!(running.time_limit, Some(SignedDuration::from_mins(10)));
+    let start = running.start.context("it runs")?;
+    assert_eq!(running.end_by, Some(start + SignedDuration::from_mins(10)));
+
+    // Up to 22.05 a job has no reason before the scheduler looked at it.
+    let look = site
+        .until(&[], |look| {
+            let says = |id| look.jobs.get(&id).and_then(|job| job.pending_reason.as_deref());
+            says(second).is_some() && says(array) == Some("JobHeldUser")
+        })
+        .await?;
+    let waits = &look.jobs[&second];
+    assert_eq!((&waits.state, waits.nodes.len(), waits.start), (&JobState::Pending, 0, None));
+    assert_eq!((waits.gpus_per_node, &waits.required_nodes), (4, &NodeSet::from([node.clone()])));
+    assert_eq!(look.pending_unread, 0);
+    assert!(look.next_job_id > Some(array), "{:?}", look.next_job_id);
+    assert_eq!(look.nodes[node].gpus_used, Some(4));
+
+    lab.run(&["scontrol", "suspend", &first.to_string()]).await?;
+    let suspended = site.job_is(first, JobState::Suspended).await?;
+    assert_eq!((suspended.nodes.len(), suspended.end_by), (1, None));
+    lab.run(&["scontrol", "resume", &first.to_string()]).await?;
+    site.job_is(first, JobState::Running).await?;
+
+    // A longer limit is seen without a change of state.
+    lab.run(&["scontrol", "update", &format!("JobId={first}"), "TimeLimit=20"]).await?;
+    let end = start + SignedDuration::from_mins(20);
+    site.until(&[], |look| look.jobs.get(&first).is_some_and(|job| job.end_by >= Some(end))).await?;
+
+    lab.run(&["scancel", &second.to_string(), &array.to_string()]).await?;
+    lab.run(&["scancel", &first.to_string()]).await?;
+    let completing = site.job_is(first, JobState::Completing).await?;
+    assert_eq!(completing.nodes, NodeSet::from([node.clone()]));
+    site.job_is(first, JobState::Finished).await?;
+    let look = client.look(&[JobId(99_999)]).await?;
+    let gone = [first, second, array, JobId(99_999)];
+    assert!(
+        gone.iter().all(|id| !look.jobs.contains_key(id)),
+        "finished and unwatched jobs, or ones that never were: {:?}",
+        look.jobs
+    );
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! Reservations: made, changed, mended and deleted; others' are left alone.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use gpu_bridge::certainty::Certainty;
+use gpu_bridge::slurm::Slurm as _;
+use gpu_bridge_core::facts::NodeSet;
+use gpu_bridge_core::facts::slurm::{Action, JobState, ReservationSpec, RunningJobs};
+use gpu_bridge_core::ids::{JobId, SlurmNodeName};
+use jiff::{SignedDuration, Timestamp};
+
+use super::{NODES, Site};
+
+/// Slurm knows the reservation of this name as `spec` says.
+async fn stands(site: &Site, spec: &ReservationSpec, started: bool) -> Result<()> {
+    let look = site.client.look(&[]).await?;
+    let stands = look.reservations.get(&spec.name).context("it was just made")?;
+    assert_eq!(stands.nodes, NodeSet::from([spec.node.clone()]));
+    assert_eq!(stands.users, BTreeSet::from(["root".to_owned()]));
+    assert_eq!(stands.flags.contains("IGNORE_JOBS"), spec.jobs == RunningJobs::Ignore, "{stands:?}");
+    assert!(stands.flags.contains("MAINT"));
+    assert_eq!(stands.end.as_second(), spec.end.as_second());
+    assert_eq!(stands.is_active(Timestamp::now()), started, "{stands:?}");
+    Ok(())
+}
+
+pub(super) async fn take_the_shape_that_is_asked_for(site: &Site) -> Result<()> {
+    let Site { client, lab, nodes, .. } = site;
+    let [_, _, _, node, other, _] = nodes.as_slice() else { anyhow::bail!("{NODES} nodes") };
+    let job = ["-w", node.as_str(), "--gres=gpu:2", "-t", "10"];
+    let job = JobId(lab.submit("alice", &job, "sleep 600").await?);
+    site.job_is(job, JobState::Running).await?;
+
+    let in_minutes = |minutes| Timestamp::now() + SignedDuration::from_mins(minutes);
+    let mut spec = ReservationSpec {
+        name: format!("gpu-bridge_h{:04}", 42 + site.number),
+        node: node.clone(),
+        start: in_minutes(60),
+        end: in_minutes(120),
+        jobs: RunningJobs::Ignore,
+    };
+    let check = async |spec: &ReservationSpec, started: bool| -> Result<()> {
+        for _ in 0..2 {
+            client.act(&Action::Reserve(spec.clone())).await?;
+        }
+        stands(site, spec, started).await
+    };
+    // In the future, over a running job; later; changed by someone else; now.
+    check(&spec, false).await?;
+    spec.start = in_minutes(70);
+    spec.end = in_minutes(150);
+    check(&spec, false).await?;
+    let name = format!("ReservationName={}", spec.name);
+    lab.run(&["scontrol", "update", &name, "Users+=alice", &format!("Nodes={node},{other}")]).await?;
+    check(&spec, false).await?;
+    spec.start = in_minutes(-5);
+    check(&spec, true).await?;
+    // Active: the end can change in both directions, and IGNORE_JOBS only go once the job has ended.
+    for end in [300, 200] {
+        spec.end = in_minutes(end);
+        check(&spec, true).await?;
+    }
+    spec.jobs = RunningJobs::None;
+    let busy = client.act(&Action::Reserve(spec.clone())).await.unwrap_err();
+    assert!(busy.to_string().contains("busy"), "{busy}");
+    lab.run(&["scancel", &job.to_string()]).await?;
+    site.until(&[job], |look| look.jobs.get(&job).is_none_or(|job| job.state == JobState::Finished)).await?;
+    check(&spec, true).await?;
+
+    // One that has ended is brought back, or made anew.
+    spec.jobs = RunningJobs::Ignore;
+    check(&spec, true).await?;
+    let soon = format!("EndTime=uts{}", (Timestamp::now() + SignedDuration::from_secs(2)).as_second());
+    lab.run(&["scontrol", "update", &name, &soon]).await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    spec.end = in_minutes(100);
+    check(&spec, true).await?;
+
+    for _ in 0..2 {
+        client.act(&Action::Unreserve { name: spec.name.clone() }).await?;
+        assert!(!client.look(&[]).await?.reservations.contains_key(&spec.name));
+    }
+    // Only ours.
+    let theirs = format!("maint-{}", site.number);
+    let maint =
+        ["scontrol", "create", "reservation", "StartTime=now", "Duration=60", "Users=root", "Flags=MAINT"];
+    let of = [format!("ReservationName={theirs}"), format!("Nodes={other}")];
+    lab.run(&maint.into_iter().map(str::to_owned).chain(of).collect::<Vec<_>>()).await?;
+    let refused = client.act(&Action::Unreserve { name: theirs.clone() }).await.unwrap_err();
+    assert_eq!(refused.certainty(), Certainty::NotDone);
+    assert!(client.look(&[]).await?.reservations.contains_key(&theirs));
+    let nowhere = ReservationSpec { node: SlurmNodeName::from("gpu99"), ..spec };
+    let error = client.act(&Action::Reserve(nowhere)).await.unwrap_err();
+    assert!(error.to_string().contains("Invalid node name"), "{error}");
+    Ok(())
+}
