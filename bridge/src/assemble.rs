@@ -9,6 +9,7 @@ use std::time::Duration;
 use gpu_bridge_core::ids::KubeNodeName;
 use tokio::sync::oneshot;
 
+use crate::code::report;
 use crate::config::{self, Config, PolicyMode, ProposalKind, SlurmEndpoint};
 use crate::daemon::clock::{Clock, SystemClock};
 use crate::daemon::decider::{Mode, Seat};
@@ -152,6 +153,26 @@ pub async fn kubernetes_port(config: &Config) -> Result<client::Client, kubernet
     options.deadline = config.kubernetes.timeout;
     options.pool_labels = config.site.pool_label_keys().map(str::to_owned).collect();
     client::Client::connect(options).await
+}
+
+/// What a configuration says and only its use shows to be wrong: policies that can't be loaded, names that are none in
+/// Kubernetes. All of it.
+pub fn problems(config: &Config) -> Vec<config::Problem> {
+    let manifests = manifest_options(config).and_then(|options| options.check());
+    let names = manifests.err().map(|error| {
+        let (expected, advice) = ("what Kubernetes takes", "correct it here, or the names of [[node]]");
+        let place = config.kubernetes.place.clone();
+        place.problem(config::Code::Value, report(&error), expected.to_owned(), advice.to_owned())
+    });
+    let on = config.policies.iter().filter(|policy| policy.mode != PolicyMode::Off);
+    let policies = on.filter_map(|policy| {
+        let error = load(policy, &config.daemon.state_dir).err()?;
+        let (expected, advice) =
+            ("a policy that can be loaded", "docs/errors.md says what to do about the code");
+        let place = policy.place.clone();
+        Some(place.problem(config::Code::Policy, report(&error), expected.to_owned(), advice.to_owned()))
+    });
+    names.into_iter().chain(policies).collect()
 }
 
 /// Loads the policies of a configuration that are not off.
@@ -306,5 +327,41 @@ async fn tell_systemd(is_ready: oneshot::Receiver<()>, mut handle: daemon::Handl
 fn notify(state: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "systemd could not be told");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../deploy/gpu-bridge.example.toml");
+
+    /// As `field [code] …`.
+    fn found(text: &str) -> Vec<String> {
+        let config = config::check_text(Path::new("gpu-bridge.toml"), text, config::Files::Ignored).unwrap();
+        let says = |problem: &config::Problem| {
+            let line = text.lines().nth(problem.line - 1).unwrap();
+            format!("{} {} at {line}: {}", problem.field, problem.code, problem.found)
+        };
+        problems(&config).iter().map(says).collect()
+    }
+
+    #[test]
+    fn policies_and_names_are_tried_before_the_daemon_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let policy = folder.path().join("prewarm.wasm");
+        std::fs::write(&policy, "not WebAssembly").unwrap();
+        let text = EXAMPLE.replace("/usr/lib/gpu-bridge/policies/prewarm.wasm", &policy.to_string_lossy());
+        let problems = found(&text);
+        assert!(
+            matches!(problems.as_slice(), [one] if one.starts_with("policy.prewarm GB0111 at [[policy]]") && one.contains("GB05")),
+            "{problems:?}"
+        );
+        assert_eq!(found(&text.replacen("mode = \"active\"", "mode = \"off\"", 1)), [""; 0]);
+
+        let problems = found(&text.replace("gpu[05-08].cluster", "GPU[05-08].cluster"));
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert!(problems[0].starts_with("kubernetes GB0104 at [kubernetes]"), "{problems:?}");
+        assert!(problems[0].contains("GPU05.cluster.example.org"), "{problems:?}");
     }
 }

@@ -23,7 +23,7 @@ use gpu_bridge_core::handover::{Handover, Looks, Purpose, Requester, State};
 use gpu_bridge_core::ids::{Epoch, HandoverId, JobId, KubeNodeName, NodeName, PoolName, SlurmNodeName};
 use gpu_bridge_core::mark::{self, DrainReason, HandoverAnnotation, TAINT_DRAINING, TAINT_SLURM};
 use gpu_bridge_core::model::{Domain, Escalation, Node, NodeWordRule, Pool, PoolKind, Site};
-use gpu_bridge_core::planner::{self, Situation, Want};
+use gpu_bridge_core::planner::{self, Heard, Situation, Want};
 use gpu_bridge_core::safety;
 use gpu_bridge_core::step::next_event;
 use gpu_bridge_core::view::{Inputs, View};
@@ -240,6 +240,7 @@ fn handover(i: u32) -> Handover {
         reserve_at: now(),
         start_at: now(),
         deadline: now() + SignedDuration::from_hours(1),
+        late_since: None,
         due_back: None,
         state: State::Evicting,
         since: now(),
@@ -317,7 +318,8 @@ fn tick(site: &Site, book: &Book, facts: &Facts, looks: &NodeLooks, wants: &[Wan
         found += actions(&view).len();
         found += usize::from(safety::violation(&view).is_some()) + safety::alarms(&view).len();
     }
-    let plan = planner::plan(Situation { now: now(), site, book, facts, index: &index }, wants, &None);
+    let plan =
+        planner::plan(Situation { now: now(), site, book, facts, index: &index }, wants, &None, Heard::All);
     found + plan.moves.len()
 }
 
@@ -331,7 +333,7 @@ fn plan(criterion: &mut Criterion) {
     let wants = [want(5500, 0), want(6000, 12), want(5200, 36), want(5800, 60)];
     let index = Index::new(&facts.slurm);
     let situation = Situation { now: now(), site: &site, book: &book, facts: &facts, index: &index };
-    let moves = planner::plan(situation, &wants, &None).moves.len();
+    let moves = planner::plan(situation, &wants, &None, Heard::All).moves.len();
     assert!(moves > 500, "{moves} moves: the bench plans next to nothing");
     let evictions = tick(&site, &book, &facts, &looks, &wants) - moves;
     assert_eq!(
@@ -346,7 +348,7 @@ fn plan(criterion: &mut Criterion) {
         bencher.iter(|| Index::new(black_box(&facts.slurm)).jobs_on(&SlurmNodeName::new("gpu00002")).len());
     });
     criterion.bench_function("of which plan", |bencher| {
-        bencher.iter(|| black_box(planner::plan(situation, &wants, &None).moves.len()));
+        bencher.iter(|| black_box(planner::plan(situation, &wants, &None, Heard::All).moves.len()));
     });
 }
 

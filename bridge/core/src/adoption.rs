@@ -237,6 +237,7 @@ impl Adoption {
             jobs_seen: gate::slurm::JobsSeen::new(),
             lease_at_last_holder: None,
             looks: Looks::default(),
+            late_since: None,
             node_uid: None,
             rollback: None,
         }

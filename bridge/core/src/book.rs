@@ -177,7 +177,7 @@ impl Book {
                 let handover = self.handovers.get(id).ok_or(Error::NoSuchHandover { id: *id })?;
                 handover.next(at, event).map(drop).map_err(|source| Error::Handover { id: *id, source })
             }
-            Event::ReleaseStarted { node, mode } => self.may_start_release(node, *mode),
+            Event::ReleaseStarted { node, mode, .. } => self.may_start_release(node, *mode),
             Event::Released { node } => self.may_be_released(node),
             Event::Started { .. }
             | Event::Stopped
@@ -189,6 +189,7 @@ impl Book {
             | Event::Intent { .. }
             | Event::Outcome { .. }
             | Event::Decision { .. }
+            | Event::Refused { .. }
             | Event::AlarmRaised { .. }
             | Event::AlarmCleared { .. }
             | Event::Quarantined { .. }
@@ -202,7 +203,7 @@ impl Book {
     pub fn apply(&mut self, seq: u64, at: Timestamp, event: &Event) -> Result<(), Error> {
         match event {
             Event::Started { epoch, .. } => self.epoch = Some(*epoch),
-            Event::Stopped | Event::Decision { .. } | Event::Note { .. } => {}
+            Event::Stopped | Event::Decision { .. } | Event::Refused { .. } | Event::Note { .. } => {}
             Event::IdsSeen { highest } => self.highest_handover = self.highest_handover.max(Some(*highest)),
             Event::Counted { counters } => self.backwards.recorded(at, *counters),
             Event::TimeRanBackwards { domain, is, .. } => self.backwards.went_down(at, *domain, *is),
@@ -251,7 +252,7 @@ impl Book {
                 let by = Requester::Person { user: "import of marks".to_owned() };
                 record.placement = Some(Placement { pool: pool.clone(), by, since: at });
             }
-            Event::ReleaseStarted { node, mode } => self.start_release(node, *mode)?,
+            Event::ReleaseStarted { node, mode, .. } => self.start_release(node, *mode)?,
             Event::Released { node } => {
                 self.may_be_released(node)?;
                 self.nodes.remove(node);

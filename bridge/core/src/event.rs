@@ -57,7 +57,7 @@ pub enum Event {
         node: NodeName,
     },
     /// A handover begins.
-    Planned(Handover),
+    Planned(Box<Handover>),
     /// A handover goes on.
     Handover {
         /// Which.
@@ -91,6 +91,17 @@ pub enum Event {
         asked: String,
         /// What was decided, and why.
         decided: String,
+    },
+    /// What a person asked for was refused.
+    Refused {
+        /// Who asked.
+        user: String,
+        /// The node, where it concerns one.
+        node: Option<NodeName>,
+        /// For what.
+        asked: String,
+        /// Why not.
+        why: String,
     },
     /// A condition that a person should know of began.
     AlarmRaised {
@@ -137,6 +148,8 @@ pub enum Event {
         node: NodeName,
         /// How.
         mode: ReleaseMode,
+        /// Who asked for it.
+        user: String,
     },
     /// The node is unmanaged again.
     Released {
@@ -168,7 +181,9 @@ impl Event {
             Self::Planned(handover) => (Some(&handover.node), Some(handover.id)),
             Self::Handover { id, .. } => (None, Some(*id)),
             Self::Intent { node, handover, .. } => (node.as_ref(), *handover),
-            Self::AlarmRaised { node, .. } | Self::Note { node, .. } => (node.as_ref(), None),
+            Self::AlarmRaised { node, .. } | Self::Note { node, .. } | Self::Refused { node, .. } => {
+                (node.as_ref(), None)
+            }
             Self::Found { node, .. }
             | Self::DrainLifted { node }
             | Self::Quarantined { node, .. }

@@ -255,6 +255,7 @@ pub(crate) fn handover(id: HandoverId, node: u32, to: Domain, state: State) -> H
         jobs_seen: BTreeMap::new(),
         lease_at_last_holder: None,
         looks: Looks::default(),
+        late_since: None,
         node_uid: None,
         rollback: None,
     }

@@ -133,6 +133,16 @@ pub enum Requester {
     },
 }
 
+impl Requester {
+    /// A policy, and no person?
+    pub fn is_policy(&self) -> bool {
+        match self {
+            Self::Policy { .. } => true,
+            Self::Person { .. } => false,
+        }
+    }
+}
+
 impl fmt::Display for Requester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -203,6 +213,9 @@ pub struct Handover {
     pub start_at: Timestamp,
     /// When the escalation decides.
     pub deadline: Timestamp,
+    /// The first deadline, where it passed and the pool's rule is to wait on.
+    #[serde(default)]
+    pub late_since: Option<Timestamp>,
     /// When the node is due back, where that is known.
     pub due_back: Option<Timestamp>,
     /// Where it stands.
@@ -396,6 +409,7 @@ impl Handover {
             }
             Event::Extended { deadline } => {
                 self.must_be_under_way(event)?;
+                next.late_since = self.late_since.or(Some(self.deadline));
                 next.deadline = *deadline;
             }
             Event::RollBack { why } => {

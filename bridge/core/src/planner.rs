@@ -94,6 +94,7 @@ impl Move {
             reserve_at: self.reserve_at,
             start_at: self.start_at,
             deadline: self.deadline,
+            late_since: None,
             due_back: self.due_back,
             state: State::Planned,
             since: now,
@@ -153,11 +154,21 @@ pub struct Situation<'a> {
 /// What is not to be taken now, by name: why (a blackout).
 pub type Freeze = Option<Denied>;
 
+/// Whether all policies that count have said what they want since the daemon's start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// They have: what none of them wants goes home.
+    All,
+    /// Not all: what the others want is not known, so nothing goes home and nothing is cancelled.
+    Some,
+}
+
 /// Plans for everything that is wanted. Pools that nobody speaks for are left as they are, but for nodes that a policy
 /// placed there and no policy wants there any more.
-pub fn plan(situation: Situation<'_>, wants: &[Want], freeze: &Freeze) -> Plan {
+pub fn plan(situation: Situation<'_>, wants: &[Want], freeze: &Freeze, heard: Heard) -> Plan {
     let mut planner = Planner {
         situation,
+        heard,
         census: Census::new(situation.site, situation.book, situation.now),
         healthy: None,
         plan: Plan::default(),
@@ -267,6 +278,7 @@ struct Candidate<'a> {
 
 struct Planner<'a> {
     situation: Situation<'a>,
+    heard: Heard,
     census: Census,
     /// By name; looked up when the first one is to be taken.
     healthy: Option<Vec<Candidate<'a>>>,
@@ -324,11 +336,10 @@ impl<'a> Planner<'a> {
     }
 
     fn cancel(&mut self, id: HandoverId, wants: &[&Want]) {
+        if self.heard == Heard::Some {
+            return;
+        }
         let Some(handover) = self.situation.book.handovers.get(&id) else { return };
-        let by_policy = match handover.requester {
-            Requester::Policy { .. } => true,
-            Requester::Person { .. } => false,
-        };
         let can_roll_back = match handover.state {
             State::Planned | State::Reserved | State::Draining | State::SlurmEmpty | State::Canary => true,
             State::Releasing
@@ -340,7 +351,7 @@ impl<'a> Planner<'a> {
             | State::RollingBack
             | State::RolledBack => false,
         };
-        if by_policy && can_roll_back {
+        if handover.requester.is_policy() && can_roll_back {
             let why = if wants.is_empty() { "no policy wants it any more" } else { "no longer needed" };
             self.plan.cancels.push(Cancel { handover: id, why: why.to_owned() });
         }
@@ -348,34 +359,30 @@ impl<'a> Planner<'a> {
 
     /// Nodes of the pool that stay whatever policies want: persons placed them there, or it is their home.
     fn staying(&self, pool: &PoolName) -> u32 {
-        let stays = self.placed(pool).filter(|(node, by_policy)| !by_policy || node.home == *pool).count();
+        let stays = self.placed(pool).filter(|(node, by)| !by.is_policy() || node.home == *pool).count();
         u32::try_from(stays).unwrap_or(u32::MAX)
     }
 
-    /// Nodes that serve the pool and are in no handover, with whether a policy placed them.
-    fn placed(&self, pool: &PoolName) -> impl Iterator<Item = (&'a Node, bool)> {
+    /// Nodes that serve the pool and are in no handover, with who placed them.
+    fn placed(&self, pool: &PoolName) -> impl Iterator<Item = (&'a Node, &'a Requester)> {
         let Situation { site, book, .. } = self.situation;
         site.nodes.values().filter_map(move |node| {
             let record = book.nodes.get(&node.name)?;
             let placement = record.placement.as_ref().filter(|p| p.pool == *pool)?;
-            let by_policy = match placement.by {
-                Requester::Policy { .. } => true,
-                Requester::Person { .. } => false,
-            };
             (record.handover.is_none() && record.owner() == Some(Domain::Kubernetes))
-                .then_some((node, by_policy))
+                .then_some((node, &placement.by))
         })
     }
 
     /// Sends surplus nodes home; gives how many.
     fn give_back(&mut self, pool: &PoolName, surplus: u32) -> u32 {
-        let candidates: Vec<&Node> = self
-            .placed(pool)
-            .filter(|(node, by_policy)| *by_policy && node.home != *pool)
-            .map(|(node, _)| node)
-            .collect();
+        if self.heard == Heard::Some {
+            return 0;
+        }
+        let candidates: Vec<_> =
+            self.placed(pool).filter(|(node, by)| by.is_policy() && node.home != *pool).collect();
         let mut given = 0;
-        for node in candidates.into_iter().rev() {
+        for (node, by) in candidates.into_iter().rev() {
             if given == surplus {
                 break;
             }
@@ -386,11 +393,10 @@ impl<'a> Planner<'a> {
             if self.census.of(from).moving >= limit(from) || self.census.of(home).moving >= limit(home) {
                 break;
             }
-            let requester = Requester::Policy { policy: "give-back".to_owned() };
             let why = format!("pool {pool} no longer needs it");
             let now = self.situation.now;
             let one =
-                new_move(self.situation, node, from, home, Domain::Slurm, now, None, why, requester, None);
+                new_move(self.situation, node, from, home, Domain::Slurm, now, None, why, by.clone(), None);
             self.census.grant(from, home, true);
             self.plan.moves.push(one);
             given += 1;

@@ -523,7 +523,7 @@ impl Daemon {
         (handover.planned_at, handover.since) = (now, now);
         (handover.reserve_at, handover.start_at) = (now, now + TICK);
         handover.deadline = now + TICK * ticks;
-        self.log(now, Event::Planned(handover));
+        self.log(now, Event::Planned(Box::new(handover)));
     }
 
     fn view<R>(

@@ -260,6 +260,13 @@ pub fn alarms(view: &View<'_>) -> Vec<(String, String)> {
             ),
         ));
     }
+    if let Some((handover, since)) = view.handover.and_then(|h| Some((h.id, h.late_since?))) {
+        let text = format!(
+            "node {node}: handover {handover} is late since {since} and waits on, as its pool says. `gpu-bridge explain \
+             node {node}` shows for whom; `gpu-bridge cancel {handover}` ends it"
+        );
+        alarms.push((format!("late/{node}"), text));
+    }
     for domain in [Domain::Slurm, Domain::Kubernetes] {
         let should_stand = match (view.record.owner(), view.handover.map(|h| h.state)) {
             (Some(owner), None) => owner != domain,

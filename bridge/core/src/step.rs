@@ -160,7 +160,14 @@ fn overdue(view: &View<'_>, handover: &Handover) -> Option<Event> {
         return None;
     }
     let pool = view.pool();
-    match pool.map(|pool| pool.escalation) {
+    let escalation = match handover.purpose {
+        Purpose::Move => pool.map(|pool| pool.escalation),
+        // What leaves a quarantine was in doubt: it is not put back as found, and waits for a person.
+        Purpose::Adoption if view.record.adopted_from_quarantine => Some(Escalation::Wait),
+        // Nobody waits for it, and it keeps a node closed that was not ours: it goes back as it was found.
+        Purpose::Adoption => Some(Escalation::RollBack),
+    };
+    match escalation {
         Some(Escalation::Wait) => {
             let more = pool.map_or(SignedDuration::from_mins(10), |pool| pool.deadline);
             Some(Event::Extended { deadline: view.now.saturating_add(more).unwrap_or(handover.deadline) })

@@ -345,7 +345,11 @@ fn print<T: Serialize>(output: Output, value: &T, text: impl FnOnce(&T) -> Strin
 }
 
 fn check(file: &std::path::Path, output: Output) -> anyhow::Result<ExitCode> {
-    match config::check(file) {
+    let checked = config::check(file).and_then(|config| {
+        let problems = assemble::problems(&config);
+        if problems.is_empty() { Ok(config) } else { Err(problems) }
+    });
+    match checked {
         Ok(config) => {
             if output == Output::Text {
                 println!(
@@ -392,8 +396,14 @@ async fn run(file: &std::path::Path) -> anyhow::Result<ExitCode> {
         // journald keeps the time itself.
         subscriber.without_time().with_ansi(false).init();
     }
-    assemble::run(config).await?;
-    Ok(ExitCode::SUCCESS)
+    match assemble::run(config).await {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error @ (assemble::Error::Policy { .. } | assemble::Error::PolicyFile { .. })) => {
+            eprintln!("gpu-bridge: {}", report(&error));
+            Ok(ExitCode::from(BAD_CONFIGURATION))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn ledger_command(command: LedgerCmd, output: Output) -> anyhow::Result<ExitCode> {

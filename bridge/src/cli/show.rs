@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use gpu_bridge_core::event::{Action, Event, Outcome};
+use gpu_bridge_core::event::{Action, Event, Outcome, ReleaseMode};
 use gpu_bridge_core::facts::{kubernetes, slurm};
 use gpu_bridge_core::handover;
 use gpu_bridge_core::ids::NodeName;
@@ -55,7 +55,10 @@ pub(super) fn status(p: &Published) -> String {
     }
     for policy in &p.policies {
         let says = policy.error.as_deref().map_or_else(
-            || format!("{} wants", policy.wants.len()),
+            || match &policy.wants {
+                Some(wants) => format!("{} wants", wants.len()),
+                None => "has not decided yet: nothing is given back".to_owned(),
+            },
             |error| format!("FAILED, makes no new proposals: {error}"),
         );
         let _ = writeln!(text, "  policy {:<10}  {}  {says}", policy.policy, policy.mode);
@@ -259,12 +262,19 @@ pub(super) fn says(event: &Event) -> Option<String> {
             format!("line {intent}: may or may not have happened: {why}")
         }
         Event::Decision { policy, asked, decided } => format!("policy {policy} asked for {asked}: {decided}"),
+        Event::Refused { user, asked, why, .. } => format!("{user} asked to {asked}: refused, {why}"),
         Event::AlarmRaised { text, .. } => format!("ALARM {text}"),
         Event::AlarmCleared { key } => format!("alarm {key} ended"),
         Event::Quarantined { why, .. } => format!("QUARANTINED: {why}"),
         Event::QuarantineEnded { .. } => "quarantine ended by adoption".to_owned(),
         Event::Imported { owner, .. } => format!("marks found and imported: with {owner}"),
-        Event::ReleaseStarted { mode, .. } => format!("release begins ({mode:?})").to_lowercase(),
+        Event::ReleaseStarted { mode, user, .. } => {
+            let how = match mode {
+                ReleaseMode::Plain => "plain",
+                ReleaseMode::AsFound => "as found",
+            };
+            format!("release begins, for {user} ({how})")
+        }
         Event::Released { .. } => "released: unmanaged from here on".to_owned(),
         Event::Note { text, .. } => text.clone(),
     })

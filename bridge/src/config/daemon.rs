@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::problem::Code;
+use super::problem::{Code, Place};
 use super::reader::{Table, Value};
 use crate::slurm::TokenSource;
 
@@ -68,6 +68,8 @@ pub struct Kubernetes {
     /// `user`: the daemon's user name as the API server sees it; the guards let only it write our marks. Default
     /// `system:serviceaccount:gpu-bridge:gpu-bridge`.
     pub user: String,
+    /// Where it is configured.
+    pub place: Place,
 }
 
 const REQUEST_TIMEOUTS: std::ops::RangeInclusive<Duration> =
@@ -158,6 +160,7 @@ pub(super) fn kubernetes(root: &Table<'_>) -> Option<Kubernetes> {
         vec!["nvidia.com/".to_owned(), "amd.com/gpu".to_owned()]
     });
     let user = or(table.get("user"), owned, || "system:serviceaccount:gpu-bridge:gpu-bridge".to_owned());
+    let place = table.place();
     table.finish();
     Some(Kubernetes {
         kubeconfig: kubeconfig?,
@@ -166,6 +169,7 @@ pub(super) fn kubernetes(root: &Table<'_>) -> Option<Kubernetes> {
         trusted_namespaces: trusted_namespaces?,
         gpu_resources: gpu_resources?,
         user: user?,
+        place,
     })
 }
 

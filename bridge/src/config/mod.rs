@@ -26,7 +26,7 @@ use gpu_bridge_core::model::Site;
 
 pub use daemon::{Daemon, Kubernetes, Slurm, SlurmEndpoint};
 pub use policies::{Policy, PolicyMode, ProposalKind};
-pub use problem::{Code, Problem};
+pub use problem::{Code, Place, Problem};
 pub use reader::Files;
 
 use calendar::Known;

@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::daemon::{or, owned};
-use super::problem::Code;
+use super::problem::{Code, Place};
 use super::reader::{Table, Value, closest};
 
 /// Whether a policy's proposals count.
@@ -49,6 +49,8 @@ pub struct Policy {
     pub pools: Option<BTreeSet<PoolName>>,
     /// `priority` among policies, 0 to 1,000, higher wins. Default 100.
     pub priority: u32,
+    /// Where it is configured.
+    pub place: Place,
 }
 
 pub(super) fn policies(root: &Table<'_>, pools: &BTreeSet<PoolName>) -> Vec<Policy> {
@@ -70,6 +72,7 @@ fn policy(table: Table<'_>, pools: &BTreeSet<PoolName>, names: &mut BTreeSet<Str
     let settings = or(table.get("settings"), settings, || serde_json::Value::Object(serde_json::Map::new()));
     let priority = or(table.get("priority"), |value| value.count(0..=1_000), || 100);
     let grants = or(table.get("grants"), |value| grants(value, pools), || (None, None));
+    let place = table.place();
     table.finish();
     let (kinds, pools) = grants?;
     Some(Policy {
@@ -81,6 +84,7 @@ fn policy(table: Table<'_>, pools: &BTreeSet<PoolName>, names: &mut BTreeSet<Str
         kinds,
         pools,
         priority: priority?,
+        place,
     })
 }
 

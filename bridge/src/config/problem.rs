@@ -28,6 +28,8 @@ pub enum Code {
     Calendar,
     /// GB0110: known, but not in this release.
     NotYet,
+    /// GB0111: a policy that cannot be loaded.
+    Policy,
 }
 
 impl serde::Serialize for Code {
@@ -50,6 +52,7 @@ impl fmt::Display for Code {
             Self::Contradiction => "GB0108",
             Self::Calendar => "GB0109",
             Self::NotYet => "GB0110",
+            Self::Policy => "GB0111",
         })
     }
 }
@@ -76,6 +79,27 @@ pub struct Problem {
     pub expected: String,
     /// What to do.
     pub advice: String,
+}
+
+/// Where something stands in a file, for problems that are found later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub file: PathBuf,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// The keys that lead there; empty for the file as a whole.
+    pub field: String,
+}
+
+impl Place {
+    /// A problem with what stands here.
+    pub fn problem(self, code: Code, found: String, expected: String, advice: String) -> Problem {
+        let Self { file, line, column, field } = self;
+        Problem { code, file, line, column, field, found, expected, advice }
+    }
 }
 
 fn separated(field: &str) -> String {

@@ -14,7 +14,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::duration;
-use super::problem::{Code, Problem};
+use super::problem::{Code, Place, Problem};
 
 /// Largest file that is read, in bytes.
 pub(super) const FILE_MAX: u64 = 4 << 20;
@@ -98,6 +98,11 @@ impl Document {
         table
     }
 
+    fn place(&self, at: &Range<usize>, field: String) -> Place {
+        let (line, column) = position(&self.text, at.start);
+        Place { file: self.file.clone(), line, column, field }
+    }
+
     pub(super) fn problem(
         &self,
         code: Code,
@@ -109,17 +114,7 @@ impl Document {
     ) {
         let mut problems = self.problems.borrow_mut();
         if problems.len() < PROBLEMS_MAX {
-            let (line, column) = position(&self.text, at.start);
-            problems.push(Problem {
-                code,
-                file: self.file.clone(),
-                line,
-                column,
-                field,
-                found,
-                expected,
-                advice,
-            });
+            problems.push(self.place(at, field).problem(code, found, expected, advice));
         }
     }
 
@@ -219,6 +214,11 @@ impl<'a> Table<'a> {
             expected.to_owned(),
             advice.to_owned(),
         );
+    }
+
+    /// Where the table is.
+    pub(super) fn place(&self) -> Place {
+        self.document.place(&self.at, self.path.clone())
     }
 
     /// Reports the keys that nobody asked for.

@@ -112,17 +112,22 @@ fn nodes(
         table.need("gpu_model", "the GPU model, such as \"h100\"").and_then(|value| owned(&value));
     let gpus = table.need("gpus", "the number of GPUs").and_then(|value| value.count(1..=GPUS_MAX));
     let topology_block = or(table.get("topology_block"), |value| owned(value).map(Some), || None);
+    let mut repeated: BTreeSet<&str> = BTreeSet::new();
     for name in names.iter().flatten() {
         if !node_names.insert(NodeName::from(name.as_str())) {
+            repeated.insert(name);
             let found = format!("node {name} a second time");
             table.problem(Code::Duplicate, "name", &found, "each node once", "remove one of the two");
         }
     }
     // Two nodes here must never be one host there.
-    for (key, names, taken) in [("slurm", &slurm, &mut taken.0), ("kubernetes", &kubernetes, &mut taken.1)] {
+    for (domain, names, taken) in [("slurm", &slurm, &mut taken.0), ("kubernetes", &kubernetes, &mut taken.1)]
+    {
         for name in names.iter().flatten() {
-            if !taken.insert(name.clone()) && table.get(key).is_some() {
-                let found = format!("{name} for two nodes");
+            let key = if table.get(domain).is_some() { domain } else { "name" };
+            // A node that is there twice was complained of already.
+            if !taken.insert(name.clone()) && (key != "name" || !repeated.contains(name.as_str())) {
+                let found = format!("{name} for two nodes in {domain}");
                 table.problem(
                     Code::Duplicate,
                     key,

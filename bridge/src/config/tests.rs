@@ -86,6 +86,13 @@ fn each_mistake_is_named_with_its_place() {
             Code::Duplicate,
             "two nodes",
         ),
+        (
+            "gpus = 8",
+            "slurm = \"gpu[05-08]\"\ngpus = 8",
+            "node.gpu[05-08].name",
+            Code::Duplicate,
+            "gpu05 for two nodes in slurm",
+        ),
         ("gpus = 8", "gpus = 0", "node.gpu[01-04].gpus", Code::Value, "from 1 to 64"),
         ("gpus = 8", "gpus = \"8\"", "node.gpu[01-04].gpus", Code::Value, "without quotes"),
         ("nodes = \"gpu[01-07]\"", "", "pool.train.nodes", Code::MissingKey, "a pool without nodes"),

@@ -49,8 +49,9 @@ pub struct Seat {
     pub priority: u32,
     /// How it is doing.
     pub health: Health,
-    /// What it wanted at its last good decision: kept while it fails (fail static).
-    pub wants: Vec<Want>,
+    /// What it wanted at its last good decision: kept while it fails (fail static). `None` until it has decided once since
+    /// the daemon's start: what it wanted before is not known then, so nothing is taken away from it.
+    pub wants: Option<Vec<Want>>,
     /// Its last error.
     pub error: Option<String>,
 }
@@ -67,7 +68,7 @@ pub enum Mode {
 impl Seat {
     /// A policy that begins.
     pub fn new(decider: Box<dyn Decider>, mode: Mode, priority: u32) -> Self {
-        Self { decider, mode, priority, health: Health::default(), wants: Vec::new(), error: None }
+        Self { decider, mode, priority, health: Health::default(), wants: None, error: None }
     }
 
     /// Asks the policy, unless it is out of service.
@@ -81,10 +82,8 @@ impl Seat {
                 self.health = self.health.after(Outcome::Decided, snapshot.now);
                 self.error = None;
                 let name = self.decider.name();
-                self.wants = proposals
-                    .iter()
-                    .filter_map(|proposal| want(&name, self.priority, site, snapshot, proposal))
-                    .collect();
+                let want = |proposal| want(&name, self.priority, site, snapshot, proposal);
+                self.wants = Some(proposals.iter().filter_map(want).collect());
             }
             Err(error) => {
                 tracing::warn!(policy = %self.decider.name(), %error, "the policy failed; running loans go on");
@@ -116,10 +115,21 @@ fn want(
     })
 }
 
-/// The ticket of the window that a reason names.
+/// The ticket of the first window that a reason names.
 fn ticket(snapshot: &abi::Snapshot, reason: &str) -> Option<Ticket> {
-    let window = snapshot.windows.iter().find(|window| reason.contains(&window.name))?;
+    let named = snapshot.windows.iter().filter_map(|window| Some((named_at(reason, &window.name)?, window)));
+    let (_, window) = named.min_by_key(|(at, window)| (*at, std::cmp::Reverse(window.name.len())))?;
     window.attrs.iter().find(|(key, _)| key == "ticket").map(|(_, value)| Ticket::new(value))
+}
+
+/// Where a name stands in a text, whole: `friday` does not stand in `friday-promotion`.
+fn named_at(text: &str, name: &str) -> Option<usize> {
+    let part_of_a_name = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
+    text.match_indices(name).map(|(at, _)| at).find(|at| {
+        let (before, after) = (text.get(..*at), text.get(at + name.len()..));
+        !before.is_some_and(|text| text.ends_with(part_of_a_name))
+            && !after.is_some_and(|text| text.starts_with(part_of_a_name))
+    })
 }
 
 /// What the snapshot is made of.
@@ -351,5 +361,26 @@ fn window(window: &Window, pool: u32, now: Timestamp) -> abi::Window {
         lead: u32::try_from(spec.lead.as_secs()).unwrap_or(u32::MAX),
         cool_down: u32::try_from(spec.cooldown.as_secs()).unwrap_or(u32::MAX),
         attrs,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stands_in_a_reason_only_whole() {
+        for (text, name, at) in [
+            ("window friday", "friday", Some(7)),
+            ("window friday-promotion", "friday", None),
+            ("window friday-promotion, friday and 2 more", "friday", Some(25)),
+            ("window black_friday", "friday", None),
+            ("friday2", "friday", None),
+            ("\"friday\".", "friday", Some(1)),
+            ("fridäy", "frid", None),
+            ("", "friday", None),
+        ] {
+            assert_eq!(named_at(text, name), at, "{text:?}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use gpu_bridge_core::facts::{Facts, Seen};
 use gpu_bridge_core::handover::{self, Requester};
 use gpu_bridge_core::ids::{Epoch, JobId, KubeNodeName, NodeName};
 use gpu_bridge_core::model::{Domain, Node, Site};
-use gpu_bridge_core::planner::{self, Plan, Want};
+use gpu_bridge_core::planner::{self, Heard, Plan, Want};
 use gpu_bridge_core::view::{self, Inputs, View};
 use gpu_bridge_core::{adoption, import, release, safety, step, want};
 use jiff::Timestamp;
@@ -162,9 +162,9 @@ impl<D: Disk> Engine<D> {
         }
         let mut round = Round::default();
         let names: Vec<NodeName> = self.parts.site.nodes.keys().cloned().collect();
-        self.look_again().await;
         let facts = Arc::clone(&self.facts);
         let index = Index::new(&facts.slurm);
+        self.look_again(&index).await;
         if let Some(action) = want::gate(&self.parts.site, self.journal.book(), &facts.kubernetes) {
             self.carry_out(&Action::Kubernetes(action)).await;
         }
@@ -247,13 +247,11 @@ impl<D: Disk> Engine<D> {
     }
 
     /// Looks at nodes whose marks turn out to need it: strays of ours on a side that should bear none.
-    async fn look_again(&mut self) {
-        let facts = Arc::clone(&self.facts);
-        let index = Index::new(&facts.slurm);
+    async fn look_again(&mut self, index: &Index<'_>) {
         let names: Vec<NodeName> = self.journal.book().nodes.keys().cloned().collect();
         for name in names {
             let lacks = |view: &View<'_>| view.lacks_look();
-            if self.with_view(&name, &index, lacks) == Some(true)
+            if self.with_view(&name, index, lacks) == Some(true)
                 && let Some(node) = self.parts.site.nodes.get(&name).cloned()
             {
                 let look = self.look_at(&node).await;
@@ -407,14 +405,10 @@ impl<D: Disk> Engine<D> {
         for seat in &mut self.parts.seats {
             seat.ask(&self.parts.site, &snapshot).await;
         }
-        let wants: Vec<Want> = self
-            .parts
-            .seats
-            .iter()
-            .filter(|seat| seat.mode == Mode::Active)
-            .flat_map(|seat| seat.wants.iter().cloned())
-            .collect();
-        let plan = planner::plan(self.planning(index), &wants, &self.freeze());
+        let active = || self.parts.seats.iter().filter(|seat| seat.mode == Mode::Active);
+        let wants: Vec<Want> = active().filter_map(|seat| seat.wants.as_deref()).flatten().cloned().collect();
+        let heard = if active().all(|seat| seat.wants.is_some()) { Heard::All } else { Heard::Some };
+        let plan = planner::plan(self.planning(index), &wants, &self.freeze(), heard);
         for cancel in &plan.cancels {
             let event = handover::Event::RollBack { why: cancel.why.clone() };
             self.record(&Event::Handover { id: cancel.handover, event });
@@ -423,7 +417,7 @@ impl<D: Disk> Engine<D> {
             let id = self.journal.book().next_handover();
             let planned = one.clone().handover(id, self.epoch, now);
             tracing::info!(node = %planned.node, handover = %id, to = %planned.to, why = %planned.why, "planned");
-            self.record(&Event::Planned(planned));
+            self.record(&Event::Planned(Box::new(planned)));
         }
         self.record_decisions(&plan, &wants);
         self.plan = plan;
@@ -503,6 +497,13 @@ impl<D: Disk> Engine<D> {
                     "{flaw}: no gate opens until it stands again. `gpu-bridge kubernetes manifests | kubectl apply -f -`"
                 );
                 on.insert(format!("guard/{flaw}"), (None, text));
+            }
+        }
+        for seat in &self.parts.seats {
+            if let Some(error) = &seat.error {
+                let name = seat.decider.name();
+                let text = format!("policy {name} fails, and what it wanted before goes on: {error}");
+                on.insert(format!("policy/{name}"), (None, text));
             }
         }
         let now = self.parts.clock.now();

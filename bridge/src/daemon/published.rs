@@ -121,6 +121,6 @@ pub struct PolicyStatus {
     pub mode: String,
     /// Its last error.
     pub error: Option<String>,
-    /// What it wants.
-    pub wants: Vec<gpu_bridge_core::planner::Want>,
+    /// What it wants; `None` until it has decided once since the daemon's start.
+    pub wants: Option<Vec<gpu_bridge_core::planner::Want>>,
 }

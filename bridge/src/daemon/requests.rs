@@ -27,10 +27,17 @@ impl<D: Disk> Engine<D> {
     /// Answers one request of `user`.
     pub async fn request(&mut self, user: &str, command: Command) -> Result<Reply, Refusal> {
         match command {
-            Command::Move { node, to, reason, ticket } => self.request_move(user, &node, to, &reason, ticket),
-            Command::Cancel { handover, reason } => self.request_cancel(user, handover, &reason),
+            Command::Move { node, to, reason, ticket } => {
+                let answer = self.request_move(user, &node, to, &reason, ticket);
+                self.told(user, Some(node), || format!("move it to {to} ({reason})"), answer)
+            }
+            Command::Cancel { handover, reason } => {
+                let node = self.journal.book().handovers.get(&handover).map(|handover| handover.node.clone());
+                let answer = self.request_cancel(user, handover, &reason);
+                self.told(user, node, || format!("cancel {handover} ({reason})"), answer)
+            }
             Command::Adopt { nodes, owner, go } => self.request_adoption(user, &nodes, owner, go).await,
-            Command::Release { nodes, mode, go } => self.request_release(&nodes, mode, go).await,
+            Command::Release { nodes, mode, go } => self.request_release(user, &nodes, mode, go).await,
             Command::Explain { node } => {
                 self.node(&node)?;
                 let lines = self.journal.lines(&node, LINES_SHOWN);
@@ -38,6 +45,25 @@ impl<D: Disk> Engine<D> {
                 Ok(Reply::Explained { lines })
             }
         }
+    }
+
+    /// The answer, after a denial was written to the ledger.
+    fn told<T>(
+        &mut self,
+        user: &str,
+        node: Option<NodeName>,
+        asked: impl FnOnce() -> String,
+        answer: Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        if let Err(Refusal::Denied { denied }) = &answer {
+            self.record_refusal(user, node, asked(), denied.to_string());
+        }
+        answer
+    }
+
+    fn record_refusal(&mut self, user: &str, node: Option<NodeName>, asked: String, why: String) {
+        // Where the ledger can't be written the person is told all the same, and the log has why.
+        self.record(&Event::Refused { user: user.to_owned(), node, asked, why });
     }
 
     fn request_move(
@@ -69,7 +95,7 @@ impl<D: Disk> Engine<D> {
 
     fn begin_handover(&mut self, handover: handover::Handover) -> Result<Reply, Refusal> {
         let id = handover.id;
-        self.must_record(&Event::Planned(handover))?;
+        self.must_record(&Event::Planned(Box::new(handover)))?;
         Ok(Reply::Planned { handover: id })
     }
 
@@ -111,7 +137,11 @@ impl<D: Disk> Engine<D> {
                 adoption::propose(&self.parts.site, self.journal.book(), &node, owner, &self.facts, &look);
             let handover = match (&proposed, go) {
                 (Ok(adoption), Go::Yes) => Some(self.begin_adoption(user, adoption)?),
-                (Ok(_), Go::Plan) | (Err(_), _) => None,
+                (Err(denied), Go::Yes) => {
+                    self.record_refusal(user, Some(name.clone()), "adopt it".into(), denied.to_string());
+                    None
+                }
+                (Ok(_) | Err(_), Go::Plan) => None,
             };
             answers.push(Adopting { node: name.clone(), adoption: proposed, handover });
         }
@@ -137,12 +167,13 @@ impl<D: Disk> Engine<D> {
         self.must_record(&Event::Found { node: adoption.node.clone(), found: adoption.found.clone() })?;
         let id = self.journal.book().next_handover();
         let handover = adoption.handover(id, self.epoch, user, self.parts.clock.now());
-        self.must_record(&Event::Planned(handover))?;
+        self.must_record(&Event::Planned(Box::new(handover)))?;
         Ok(id)
     }
 
     async fn request_release(
         &mut self,
+        user: &str,
         nodes: &[NodeName],
         mode: ReleaseMode,
         go: Go,
@@ -174,9 +205,14 @@ impl<D: Disk> Engine<D> {
                 }
                 Err(refusal) => return Err(refusal),
             };
-            let leaves = self.may_release(&node, mode).await;
-            if leaves.is_ok() && go == Go::Yes {
-                self.must_record(&Event::ReleaseStarted { node: name.clone(), mode })?;
+            let started = Event::ReleaseStarted { node: name.clone(), mode, user: user.to_owned() };
+            let leaves = self.may_release(&node, mode, &started).await;
+            match (&leaves, go) {
+                (Ok(_), Go::Yes) => self.must_record(&started)?,
+                (Err(why), Go::Yes) => {
+                    self.record_refusal(user, Some(name.clone()), "release it".into(), why.clone());
+                }
+                (Ok(_) | Err(_), Go::Plan) => {}
             }
             let open_on_both = mode == ReleaseMode::AsFound && self.was_open_on_both(&name);
             answers.push(Releasing { node: name, leaves, open_on_both });
@@ -192,7 +228,7 @@ impl<D: Disk> Engine<D> {
     }
 
     /// What a release would leave, or why it can't be.
-    async fn may_release(&self, node: &Node, mode: ReleaseMode) -> Result<String, String> {
+    async fn may_release(&self, node: &Node, mode: ReleaseMode, started: &Event) -> Result<String, String> {
         let record = self.journal.book().record(&node.name);
         let owner = match (record.management, record.handover) {
             (Management::Managed { owner } | Management::Releasing { owner, .. }, None) => owner,
@@ -203,8 +239,7 @@ impl<D: Disk> Engine<D> {
                 return Err("it is not managed".to_owned());
             }
         };
-        let started = Event::ReleaseStarted { node: node.name.clone(), mode };
-        self.journal.book().accepts(self.parts.clock.now(), &started).map_err(|error| error.to_string())?;
+        self.journal.book().accepts(self.parts.clock.now(), started).map_err(|error| error.to_string())?;
         match mode {
             ReleaseMode::Plain => {
                 Ok(format!("{owner} stays open, {} stays closed by plain means", owner.other()))

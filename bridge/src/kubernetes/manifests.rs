@@ -60,7 +60,10 @@ impl ManifestOptions {
     }
 
     /// Whether manifests can be made of them.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn check(&self) -> Result<(), Error> {
         let bad = |what: &str, why: String| Err(Error::Config { what: what.to_owned(), why });
         if self.nodes.len() > NODES_LIMIT {
             let why = format!("{} given, one policy can name {NODES_LIMIT}", self.nodes.len());

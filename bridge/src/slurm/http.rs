@@ -26,7 +26,9 @@ pub(super) enum Address {
 impl Address {
     pub(super) fn parse(url: &str) -> Result<Self, Error> {
         let bad = |why: &str| Error::Options(format!("url {url:?} {why}"));
-        if let Some(path) = url.strip_prefix("unix://") {
+        // As in the configuration (`unix:/PATH`), or as a URL (`unix:///PATH`).
+        if let Some(rest) = url.strip_prefix("unix:") {
+            let path = rest.strip_prefix("//").unwrap_or(rest);
             if !path.starts_with('/') {
                 return Err(bad("names no absolute path; expected unix:///run/slurmrestd/slurmrestd.sock"));
             }

@@ -22,7 +22,7 @@ fn story() -> Vec<Event> {
     vec![
         Event::Started { epoch: Epoch(3), version: "1".into() },
         Event::Found { node: n(1), found: found(None) },
-        Event::Planned(adoption),
+        Event::Planned(Box::new(adoption)),
         step(EARLIER, Step::ClosingStarted),
         step(EARLIER, Step::Closed { uid: "uid-1".into() }),
         step(EARLIER, Step::HoldersGone { at: at(1), lease: at(1) }),
@@ -32,7 +32,7 @@ fn story() -> Vec<Event> {
         Event::Intent { handover: Some(EARLIER), node: Some(n(1)), epoch: Epoch(3), action },
         Event::Outcome { intent: 9, outcome: crate::event::Outcome::Done },
         step(EARLIER, Step::Opened),
-        Event::Planned(handover(CURRENT, 1, Domain::Kubernetes, State::Planned)),
+        Event::Planned(Box::new(handover(CURRENT, 1, Domain::Kubernetes, State::Planned))),
         step(CURRENT, Step::Reserved),
         step(CURRENT, Step::DrainStarted),
         step(CURRENT, Step::JobsSeen { jobs: [(JobId(7), Some(at(3)))].into() }),
@@ -42,7 +42,7 @@ fn story() -> Vec<Event> {
         step(CURRENT, Step::Permitted(evidence(Domain::Slurm))),
         step(CURRENT, Step::Opened),
         Event::AlarmRaised { key: "k".into(), node: Some(n(1)), text: "t".into() },
-        Event::ReleaseStarted { node: n(1), mode: ReleaseMode::Plain },
+        Event::ReleaseStarted { node: n(1), mode: ReleaseMode::Plain, user: "eve".into() },
     ]
 }
 
@@ -99,33 +99,47 @@ fn what_is_refused_leaves_the_book_as_it_was() {
     let of_slurm = owned(Domain::Slurm);
     let mut busy = of_slurm.clone();
     let planned = handover(CURRENT, 1, Domain::Kubernetes, State::Planned);
-    busy.apply(1, at(1), &Event::Planned(planned.clone())).unwrap();
+    busy.apply(1, at(1), &Event::Planned(Box::new(planned.clone()))).unwrap();
     let mut releasing = of_slurm.clone();
-    releasing.apply(1, at(1), &Event::ReleaseStarted { node: n(1), mode: ReleaseMode::AsFound }).unwrap();
+    releasing
+        .apply(
+            1,
+            at(1),
+            &Event::ReleaseStarted { node: n(1), mode: ReleaseMode::AsFound, user: "eve".into() },
+        )
+        .unwrap();
     let adoption = Handover { purpose: Purpose::Adoption, ..planned.clone() };
     let looked = Looks { count: 2, last: Some(at(0)) };
     let empty = Book::default();
     let rows: Vec<(&str, &Book, Event)> = vec![
-        ("unmanaged", &empty, Event::Planned(planned.clone())),
-        ("adoption of a managed node", &of_slurm, Event::Planned(adoption)),
-        ("an id again", &of_slurm, Event::Planned(Handover { id: EARLIER, ..planned.clone() })),
-        ("a second handover", &busy, Event::Planned(Handover { id: HandoverId(3), ..planned.clone() })),
-        ("while released", &releasing, Event::Planned(planned.clone())),
+        ("unmanaged", &empty, Event::Planned(Box::new(planned.clone()))),
+        ("adoption of a managed node", &of_slurm, Event::Planned(Box::new(adoption))),
+        ("an id again", &of_slurm, Event::Planned(Box::new(Handover { id: EARLIER, ..planned.clone() }))),
+        (
+            "a second handover",
+            &busy,
+            Event::Planned(Box::new(Handover { id: HandoverId(3), ..planned.clone() })),
+        ),
+        ("while released", &releasing, Event::Planned(Box::new(planned.clone()))),
         (
             "begins in the middle",
             &of_slurm,
-            Event::Planned(Handover { state: State::Releasing, ..planned.clone() }),
+            Event::Planned(Box::new(Handover { state: State::Releasing, ..planned.clone() })),
         ),
-        ("begins with looks", &of_slurm, Event::Planned(Handover { looks: looked, ..planned })),
+        ("begins with looks", &of_slurm, Event::Planned(Box::new(Handover { looks: looked, ..planned }))),
         ("never planned", &of_slurm, Event::Handover { id: CURRENT, event: Step::Reserved }),
         ("illegal step", &busy, Event::Handover { id: CURRENT, event: Step::Opened }),
         ("over", &of_slurm, Event::Handover { id: EARLIER, event: Step::RollBack { why: "x".into() } }),
         (
             "release of the unmanaged",
             &of_slurm,
-            Event::ReleaseStarted { node: n(2), mode: ReleaseMode::Plain },
+            Event::ReleaseStarted { node: n(2), mode: ReleaseMode::Plain, user: "eve".into() },
         ),
-        ("release in a handover", &busy, Event::ReleaseStarted { node: n(1), mode: ReleaseMode::Plain }),
+        (
+            "release in a handover",
+            &busy,
+            Event::ReleaseStarted { node: n(1), mode: ReleaseMode::Plain, user: "eve".into() },
+        ),
         ("released without a release", &of_slurm, Event::Released { node: n(1) }),
         ("released in a handover", &busy, Event::Released { node: n(1) }),
     ];
@@ -143,7 +157,7 @@ fn a_job_seen_in_a_cancelled_handover_still_counts_in_the_next() {
     events.truncate(16);
     let cancel = Event::Handover { id: CURRENT, event: Step::RollBack { why: "cancelled".into() } };
     events.extend([cancel, Event::Handover { id: CURRENT, event: Step::Opened }]);
-    events.push(Event::Planned(handover(HandoverId(3), 1, Domain::Kubernetes, State::Planned)));
+    events.push(Event::Planned(Box::new(handover(HandoverId(3), 1, Domain::Kubernetes, State::Planned))));
     let book = played(&events);
     assert_eq!(book.handovers[&HandoverId(3)].jobs_seen, [(JobId(7), Some(at(3)))].into());
     // Delivered to Kubernetes, hence seen empty: forgotten.
@@ -250,7 +264,7 @@ fn nothing_is_released_out_of_quarantine_nor_as_nobody_found_it() {
     for (record, mode, expected) in rows {
         let mut book = Book::default();
         book.nodes.insert(n(1), record.clone());
-        let event = Event::ReleaseStarted { node: n(1), mode };
+        let event = Event::ReleaseStarted { node: n(1), mode, user: "eve".into() };
         assert_eq!(book.accepts(at(2), &event).is_ok(), expected, "{record:?} {mode:?}");
         assert!(book.apply(9, at(2), &event).is_ok(), "an older ledger may tell of it");
     }

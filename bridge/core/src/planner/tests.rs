@@ -57,7 +57,7 @@ impl Fleet {
     }
 
     fn plan(&self, wants: &[Want]) -> Plan {
-        self.judge(|situation| plan(situation, wants, &None))
+        self.judge(|situation| plan(situation, wants, &None, Heard::All))
     }
 }
 
@@ -136,7 +136,7 @@ fn limits_and_freezes_deny() {
     }
     let frozen = Denied::Blackout { name: "freeze".into(), until: at(99), why: "year end".into() };
     let wants = [want(3, 0, 1000)];
-    let plan = Fleet::new().judge(|situation| plan(situation, &wants, &Some(frozen.clone())));
+    let plan = Fleet::new().judge(|situation| plan(situation, &wants, &Some(frozen.clone()), Heard::All));
     assert_eq!((plan.moves.len(), &plan.denials[0].reason), (0, &frozen));
     let nowhere = Want { pool: "nowhere".into(), ..want(1, 0, 10) };
     assert!(matches!(Fleet::new().plan(&[nowhere]).denials[0].reason, Denied::UnknownPool { .. }));
@@ -177,7 +177,22 @@ fn what_nobody_wants_goes_home_and_what_persons_placed_stays() {
     placement.by = Requester::Person { user: "eve".into() };
     assert_eq!(moved(&fleet.plan(&[])), ["n2 to train", "n1 to train"]);
     fleet.pool("train").max_handovers = 1;
-    assert_eq!(moved(&fleet.plan(&[])), ["n2 to train"]);
+    let plan = fleet.plan(&[]);
+    assert_eq!(moved(&plan), ["n2 to train"]);
+    assert_eq!(plan.moves[0].requester, Requester::Policy { policy: "prewarm".into() }, "who placed it");
+}
+
+/// After a restart, with a policy that fails from the start on: what it wanted before is not taken away.
+#[test]
+fn nothing_goes_home_before_every_policy_was_heard() {
+    let mut fleet = Fleet::new();
+    (1..=2).for_each(|i| fleet.place(i));
+    fleet.begin(7, 3, Domain::Kubernetes, State::Draining, 0);
+    let plan = |heard, wants: &[Want]| fleet.judge(|situation| plan(situation, wants, &None, heard));
+    let all = plan(Heard::All, &[]);
+    assert_eq!((all.moves.len(), all.cancels.len()), (2, 1));
+    assert_eq!(plan(Heard::Some, &[]), Plan::default());
+    assert_eq!(moved(&plan(Heard::Some, &[want(4, 0, 500)])), ["n4 to burst"], "others go on taking");
 }
 
 #[test]

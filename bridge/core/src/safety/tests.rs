@@ -265,3 +265,25 @@ fn a_restored_backup_freezes_openings_until_the_next_look() {
         case.judge(|view| assert!(permit(view, opening).is_ok(), "{:?}", permit(view, opening)));
     }
 }
+
+#[test]
+fn a_handover_that_waits_beyond_its_deadline_is_an_alarm() {
+    let mut case = Case::to_kubernetes(State::Draining);
+    case.pool("train").escalation = crate::model::Escalation::Wait;
+    let deadline = case.current().deadline;
+    case.now = deadline;
+    assert_eq!(case.judge(alarms), [], "not late yet");
+    for _ in 0..2 {
+        let event = case.judge(crate::step::next_event).expect("it waits on");
+        let now = case.now;
+        let next = case.current().next(now, &event).expect("it may");
+        *case.current() = next;
+        let alarms = case.judge(alarms);
+        assert!(
+            matches!(alarms.as_slice(), [(key, text)] if key == "late/n1"
+            && text.contains(&format!("late since {deadline} "))),
+            "{alarms:?}"
+        );
+        case.now = case.current().deadline;
+    }
+}

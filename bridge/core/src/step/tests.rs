@@ -118,6 +118,19 @@ fn a_deadline_rolls_back_or_waits_in_every_state_before_the_permit() {
 }
 
 #[test]
+fn an_adoption_goes_back_at_its_deadline_whatever_its_pool_says() {
+    let mut case = Case::to_kubernetes(State::Draining);
+    case.pool("train").escalation = Escalation::Wait;
+    case.current().purpose = Purpose::Adoption;
+    case.current().deadline = case.now;
+    let event = case.judge(next_event);
+    assert!(matches!(event, Some(Event::RollBack { .. })), "{event:?}");
+    case.record.adopted_from_quarantine = true;
+    let event = case.judge(next_event);
+    assert!(matches!(event, Some(Event::Extended { .. })), "out of a quarantine: {event:?}");
+}
+
+#[test]
 fn back_to_the_old_owner() {
     let mut to_kubernetes = Case::to_kubernetes(State::RollingBack);
     to_kubernetes.current().looks = crate::handover::Looks::default();

@@ -99,6 +99,7 @@ impl Timeline {
             | Event::DrainLifted { .. }
             | Event::Intent { .. }
             | Event::Decision { .. }
+            | Event::Refused { .. }
             | Event::AlarmCleared { .. }
             | Event::QuarantineEnded { .. }
             | Event::Imported { .. }

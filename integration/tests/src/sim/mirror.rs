@@ -81,7 +81,7 @@ impl Mirror {
             Event::Outcome { outcome, .. } => format!("outcome {outcome:?}"),
             Event::Quarantined { node, why } => format!("quarantine {node}: {why}"),
             Event::QuarantineEnded { node } => format!("quarantine of {node} ends"),
-            Event::ReleaseStarted { node, mode } => format!("release of {node} begins ({mode:?})"),
+            Event::ReleaseStarted { node, mode, .. } => format!("release of {node} begins ({mode:?})"),
             Event::Released { node } => format!("{node} released"),
             Event::Imported { node, owner, .. } => format!("{node} imported for {owner}"),
             Event::Found { node, found } => format!("{node} found {found:?}"),
@@ -93,6 +93,7 @@ impl Mirror {
             Event::IdsSeen { .. }
             | Event::Counted { .. }
             | Event::Decision { .. }
+            | Event::Refused { .. }
             | Event::AlarmCleared { .. }
             | Event::Note { .. } => return,
         };
