@@ -14,7 +14,7 @@ use kube::client::Body;
 use kube_mock::{Answer, Cluster, Id, Request, Resource};
 
 use super::shared::Shared;
-use super::world::{Late, Who, World, text};
+use super::world::{Late, Look, Who, World, text};
 
 /// The port.
 pub(super) struct Port {
@@ -59,11 +59,15 @@ impl Port {
 #[async_trait]
 impl Kubernetes for Port {
     async fn look(&self) -> Result<Facts, Error> {
-        self.client.look().await
+        let looked = self.client.look().await;
+        self.world.lock().looked(Look::Kubernetes);
+        looked
     }
 
     async fn look_at(&self, node: &KubeNodeName) -> Result<NodeLook, Error> {
-        self.client.look_at(node).await
+        let looked = self.client.look_at(node).await;
+        self.world.lock().looked(Look::Node);
+        looked
     }
 
     async fn probe_binding(&self, node: &KubeNodeName) -> Result<BindingProbe, Error> {

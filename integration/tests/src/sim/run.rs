@@ -1,6 +1,6 @@
 //! One seed: a world, a daemon in it, some hours of trouble, and a calm in which everything must come to rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use gpu_bridge::daemon::clock::ManualClock;
@@ -168,7 +168,7 @@ impl Run {
             rates,
             people: People::default(),
             nodes,
-            after_look: None,
+            after_looks: VecDeque::new(),
             calm: false,
             slurm_away_until: start,
             kube_away_until: start,

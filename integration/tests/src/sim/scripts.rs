@@ -15,6 +15,8 @@ use super::people::ADMIN;
 use super::run::{GPUS, Run};
 use super::world::Who;
 
+mod second_look;
+
 /// Ticks that anything here takes at most.
 const TICKS: u32 = 150;
 
@@ -137,37 +139,6 @@ async fn a_restored_backup_of_kubernetes_is_noticed() {
     run.world.lock().change(Who::Others, |world| world.kube = backup);
     tick(&mut run).await;
     assert_eq!(backwards(&run), [Domain::Kubernetes]);
-}
-
-/// Others break the closed side open and work begins there, between the tick's look and the write that opens the other gate.
-#[tokio::test]
-async fn a_gate_that_was_broken_open_since_the_look_keeps_the_other_one_closed() {
-    let mut run = adopted(Domain::Slurm).await;
-    start_move(&mut run, "gpu4", Domain::Kubernetes).await;
-    until(&mut run, |book| state_of(book, "gpu4") == Some(State::SlurmEmpty)).await;
-    let id = run.world.lock().mirror.book.record(&NodeName::new("gpu4")).handover.unwrap();
-    run.world.lock().after_look = Some(Box::new(move |world| {
-        world.change(Who::Others, |world| {
-            world.slurm.delete_reservation(&reservation_name(id), ADMIN).unwrap();
-            let undrain = NodeUpdate { action: Some(NodeAction::Undrain), reason: None };
-            world.slurm.update_node(&"gpu4".into(), &undrain, ADMIN).unwrap();
-            let spec = JobSpec::new("alice", 4, GPUS, SignedDuration::from_secs(60));
-            world.slurm.submit(spec.limit(SignedDuration::from_mins(5))).unwrap();
-        });
-        world.pass(5);
-    }));
-    tick(&mut run).await;
-    let denied = |event: &Event| match event {
-        Event::Outcome { outcome: Outcome::Denied { denied }, .. } => Some(denied.clone()),
-        _ => None,
-    };
-    let denials: Vec<Denied> = events(&run).iter().filter_map(denied).collect();
-    assert!(matches!(denials[..], [Denied::NotClosed { domain: Domain::Slurm, .. }]), "{denials:?}");
-    assert!(
-        run.world.lock().slurm.jobs().any(|job| job.allocation.contains_key(&"gpu4".into())),
-        "work began"
-    );
-    until(&mut run, |book| book.record(&NodeName::new("gpu4")).owner() == Some(Domain::Kubernetes)).await;
 }
 
 fn adopt(node: &str, owner: Domain) -> Command {

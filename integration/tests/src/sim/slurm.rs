@@ -16,7 +16,7 @@ use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use slurm_mock::model;
 
 use super::shared::Shared;
-use super::world::{Late, Who, World};
+use super::world::{Late, Look, Who, World};
 
 /// Changes of one reservation that one write may take.
 const ROUNDS: usize = 6;
@@ -58,9 +58,7 @@ impl Slurm for Port {
             old.remove(0);
         }
         world.dawdle();
-        if let Some(happens) = world.after_look.take() {
-            happens(world);
-        }
+        world.looked(Look::Slurm);
         Ok(facts)
     }
 

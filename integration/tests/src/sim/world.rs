@@ -1,7 +1,7 @@
 //! The world: both model schedulers on one clock, what goes wrong between them and the daemon, and the truth about every
 //! node. It judges each change where it happens; what is judged over many ticks is [`super::check`]'s.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpu_bridge::daemon::clock::{Clock as _, ManualClock};
 use gpu_bridge::ledger::SimDisk;
@@ -125,6 +125,17 @@ pub(super) enum Late {
 /// What a script lets happen.
 pub(super) type Happens = Box<dyn FnOnce(&mut World) + Send>;
 
+/// A look of the daemon's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// At all of Slurm.
+    Slurm,
+    /// At all of Kubernetes.
+    Kubernetes,
+    /// At what Kubernetes has on one node.
+    Node,
+}
+
 pub(super) struct World {
     pub(super) clock: ManualClock,
     pub(super) start: Timestamp,
@@ -136,8 +147,8 @@ pub(super) struct World {
     pub(super) rates: Rates,
     pub(super) people: People,
     pub(super) nodes: Vec<String>,
-    /// Happens once, right after the next look at Slurm.
-    pub(super) after_look: Option<Happens>,
+    /// What a script lets happen in order, each right after the next look of its kind.
+    pub(super) after_looks: VecDeque<(Look, Happens)>,
     /// Faults are over.
     pub(super) calm: bool,
     pub(super) slurm_away_until: Timestamp,
@@ -218,6 +229,13 @@ impl World {
             let seconds = self.dice.within(1..16);
             self.fault(&format!("a call takes {seconds} s"));
             self.pass(seconds);
+        }
+    }
+
+    /// The daemon has looked: what a script has waiting for that happens.
+    pub(super) fn looked(&mut self, look: Look) {
+        if let Some((_, happens)) = self.after_looks.pop_front_if(|(awaited, _)| *awaited == look) {
+            happens(self);
         }
     }
 
