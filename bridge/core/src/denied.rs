@@ -77,6 +77,16 @@ pub enum Denied {
         /// When that was noticed.
         noticed: Timestamp,
     },
+    /// A look right before an opening took too long, or the clock was set back during it: what it shows may be over.
+    #[error("the look at {domain} of {at} is too old to open a gate on at {judged_at}")]
+    LookTooOld {
+        /// What was looked at.
+        domain: Domain,
+        /// When it was asked.
+        at: Timestamp,
+        /// When the gate was to open.
+        judged_at: Timestamp,
+    },
     /// The node is in quarantine, which `adopt` ends.
     #[error("node {node} is in quarantine: {why}")]
     Quarantined {
@@ -207,6 +217,7 @@ impl Denied {
             Self::Blackout { .. } => "GB0620",
             Self::WorkOnBothSides { .. } => "GB0621",
             Self::Backwards { .. } => "GB0622",
+            Self::LookTooOld { .. } => "GB0623",
         }
     }
 }

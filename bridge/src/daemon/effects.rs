@@ -141,18 +141,19 @@ impl<D: Disk> Engine<D> {
             .ok_or_else(unknown)?
     }
 
-    /// Nothing opens on a look that took too long, nor on the one that shows time running backwards.
+    /// Nothing opens on a look that took too long, nor on the one that shows time running backwards. One that was not
+    /// answered shows an unknown gate: that is the rule's to judge.
     fn believable(&self, facts: &Facts) -> Result<(), Denied> {
-        let now = self.parts.clock.now();
+        let judged_at = self.parts.clock.now();
         for domain in [Domain::Slurm, Domain::Kubernetes] {
-            if too_old(looked_at(facts, domain), OLDEST_LOOK_TO_OPEN_ON, now) {
-                let why =
-                    format!("the look at {domain} took longer than {} s", OLDEST_LOOK_TO_OPEN_ON.as_secs());
-                return Err(Denied::Frozen { why });
+            if let Some(at) = looked_at(facts, domain)
+                && too_old(Some(at), OLDEST_LOOK_TO_OPEN_ON, judged_at)
+            {
+                return Err(Denied::LookTooOld { domain, at, judged_at });
             }
         }
         match Counters::of(facts).below(self.counters) {
-            Some(domain) => Err(Denied::Backwards { domain, noticed: now }),
+            Some(domain) => Err(Denied::Backwards { domain, noticed: judged_at }),
             None => Ok(()),
         }
     }

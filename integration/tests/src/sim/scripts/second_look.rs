@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use gpu_bridge_core::gate::Emptiness;
+use gpu_bridge::daemon::clock::Clock as _;
+use gpu_bridge_core::gate::{Emptiness, Gate};
 use kube_mock::Id;
 use serde_json::json;
 use slurm_mock::model::{JobId, JobState};
@@ -215,7 +216,32 @@ async fn a_second_look_that_takes_too_long_opens_nothing() {
         let_pass(&run, look_at_other(to));
         then(&run, look_at_other(to), |world| world.pass(11));
         let denied = denied_in_one_tick(&mut run, to).await;
-        assert!(matches!(denied, Denied::Frozen { .. }), "{denied:?}");
+        let Denied::LookTooOld { at, judged_at, .. } = denied else { panic!("{denied:?}") };
+        assert_eq!(at.duration_until(judged_at), SignedDuration::from_secs(11));
+        opens_after_all(&mut run, to).await;
+    }
+}
+
+/// A scheduler that went away is not a slow one: the reason tells its words.
+#[tokio::test]
+async fn a_second_look_without_an_answer_opens_nothing() {
+    let last_looks = [
+        (Domain::Kubernetes, Look::Slurm, "Slurm is away"),
+        (Domain::Slurm, Look::Node, "connection refused"),
+    ];
+    for (to, last_look, words) in last_looks {
+        let mut run = about_to_open(to).await;
+        then(&run, last_look, move |world| {
+            let away = match to {
+                Domain::Slurm => &mut world.kube_away_until,
+                Domain::Kubernetes => &mut world.slurm_away_until,
+            };
+            *away = world.clock.now() + SignedDuration::from_secs(1);
+        });
+        let denied = denied_in_one_tick(&mut run, to).await;
+        let Denied::NotClosed { domain, gate: Gate::Unknown { why } } = &denied else { panic!("{denied:?}") };
+        assert_eq!(*domain, to.other());
+        assert!(why.contains(words), "{why}");
         opens_after_all(&mut run, to).await;
     }
 }
