@@ -3,11 +3,12 @@
 //! A policy is a pure function of a [`Snapshot`]: it has no clock, no randomness, no files and no network, so the same
 //! snapshot gives the same decision on every machine, live and in back-tests. It is ordinary Rust that is tested with
 //! `cargo test`, without WebAssembly; [`export_policy!`] adds the glue when it is built for `wasm32-unknown-unknown`.
+//! `docs/policies.md` leads from an empty crate to a policy that the daemon runs.
 //!
 //! ```
 //! use gpu_bridge_policy_sdk::{self as sdk, Decision, Description, Policy, SettingsError, Snapshot};
 //!
-//! /// Wants one node ready in every pool, always.
+//! /// Wants one node ready in every Kubernetes pool, always.
 //! struct OneEach;
 //!
 //! impl Policy for OneEach {
@@ -17,7 +18,7 @@
 //!         Description {
 //!             name: "one-each".to_owned(),
 //!             version: "1".to_owned(),
-//!             summary: "Wants one node ready in every pool".to_owned(),
+//!             summary: "Wants one node ready in every Kubernetes pool".to_owned(),
 //!             kinds: vec![sdk::kind::WANT_READY],
 //!             settings_schema: r#"{"type":"object","additionalProperties":false}"#.to_owned(),
 //!             attrs: vec![],
@@ -29,9 +30,11 @@
 //!     }
 //!
 //!     fn decide((): &(), snapshot: &Snapshot) -> Result<Decision, String> {
-//!         let until = snapshot.now + i64::from(snapshot.tick_period);
+//!         // A want is known by its beginning: one that moves with `now` would be another one in each decision.
+//!         let until = snapshot.now + 60 + 10 * i64::from(snapshot.tick_period);
 //!         let proposals = sdk::pools(snapshot)
-//!             .map(|(pool, _)| sdk::want_ready(pool, 1, snapshot.now..until, "one each"))
+//!             .filter(|(_, pool)| pool.domain == sdk::domain::KUBERNETES)
+//!             .map(|(pool, _)| sdk::want_ready(pool, 1, 0..until, "one each"))
 //!             .collect();
 //!         Ok(Decision { proposals, attrs: vec![] })
 //!     }
