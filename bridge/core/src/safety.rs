@@ -1,8 +1,10 @@
 //! **The safety rule.** At most one of a node's two gates is ever open, and a gate opens only after the other side was
 //! seen closed *and empty*. Unknown never counts as closed or empty.
 //!
-//! [`permit`] is the only maker of a [`Permit`], and no action that opens a gate is made without one ([`crate::want`]).
-//! [`violation`] checks the same rule again, independently, over what was observed.
+//! [`permit`] is the only maker of a [`Permit`]. No action that opens a gate is made unless it said yes in the same tick:
+//! that is not in the types, but in [`crate::want`], which alone makes such actions, and names the exceptions.
+//! [`violation`] looks for what the rule forbids, whoever did it. It reads a look by the same code ([`crate::gate`]): what
+//! is read wrongly there, both read wrongly.
 
 use jiff::SignedDuration;
 
@@ -23,7 +25,7 @@ use crate::view::View;
 /// pods that were bound after our NoExecute went: both still see it.
 const WATCHES_BACK_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
-/// Allows one gate of one node to be opened, in this tick. Only [`permit`] makes it.
+/// That one gate of one node may be opened, in this tick, and why. Only [`permit`] makes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permit {
     evidence: Evidence,

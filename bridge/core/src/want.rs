@@ -2,7 +2,9 @@
 //!
 //! [`wants`] follows from the book alone; [`actions`] compares it with the look and gives what is missing, in order. It is
 //! the same for a handover's step and for putting back a guard that somebody removed, so a restart at any point goes on
-//! by looking. What opens a gate needs a [`safety::Permit`] of this very tick.
+//! by looking. What opens a gate is made only where [`safety::permit`] says yes in this very tick. Exceptions: what an
+//! adoption that rolls back puts back, and a missing Gate ([`gate()`]), which ends the refusal of bindings to every node that is
+//! not on its list. ([`crate::release`] makes its own writes.)
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

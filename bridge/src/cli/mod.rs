@@ -31,7 +31,7 @@ const BAD_CONFIGURATION: u8 = 78;
 #[derive(Debug, Parser)]
 #[command(name = "gpu-bridge", version, about)]
 struct Cli {
-    /// Where the daemon listens.
+    /// Where the daemon listens (`daemon.socket`); for commands that ask it.
     #[arg(long, global = true, default_value = "/run/gpu-bridge/gpu-bridge.sock")]
     socket: PathBuf,
     /// How answers are printed.
@@ -142,7 +142,7 @@ enum Explain {
 
 #[derive(Debug, Args)]
 struct StateDir {
-    /// The daemon's state folder.
+    /// The daemon's state folder (`daemon.state_dir`).
     #[arg(long, default_value = "/var/lib/gpu-bridge")]
     state_dir: PathBuf,
 }
@@ -159,7 +159,8 @@ enum LedgerCmd {
         #[command(flatten)]
         at: StateDir,
     },
-    /// Cut a broken ledger: the lines from N on are moved aside. Marks are imported at the next start.
+    /// Cut a broken ledger, with the daemon stopped: the lines from N on are moved aside. Marks of nodes that the lines
+    /// before do not know as ours are imported at the next start.
     Cut {
         #[command(flatten)]
         at: StateDir,

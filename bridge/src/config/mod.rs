@@ -47,7 +47,7 @@ pub struct Config {
     pub policies: Vec<Policy>,
     /// Windows and blackouts, of the configuration and of the calendar file.
     pub calendar: Calendar,
-    /// `calendar.file`, read again when it changes.
+    /// `calendar.file`. Its windows and blackouts are in `calendar` already; the daemon reads it at its start only.
     pub calendar_file: Option<PathBuf>,
 }
 
@@ -75,7 +75,7 @@ pub fn check_text(file: &Path, text: &str, files: Files) -> Result<Config, Vec<P
     examine(Document::new(file, text.to_owned(), files))
 }
 
-/// Reads a calendar file again, for a configuration that is in use. The configuration's own windows are not in it.
+/// Reads a calendar file alone, for a site that is known. The configuration's own windows are not in it.
 ///
 /// # Errors
 /// All problems, in order of place; never an empty list. Keep the last good calendar then.

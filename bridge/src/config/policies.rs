@@ -17,7 +17,7 @@ use super::reader::{Table, Value, closest};
 pub enum PolicyMode {
     /// They do.
     Active,
-    /// They are recorded only.
+    /// They are shown, and nothing follows from them.
     Shadow,
     /// It is not called.
     Off,

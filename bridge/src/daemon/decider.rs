@@ -61,7 +61,7 @@ pub struct Seat {
 pub enum Mode {
     /// They do.
     Active,
-    /// They are only recorded.
+    /// They are shown, and nothing follows from them.
     Shadow,
 }
 

@@ -1,6 +1,6 @@
 //! Carries out what a node lacks: every effect with its intent in the ledger before it and its outcome after it. Which
-//! writes those are is `gpu-bridge-core`'s; this decides only when to leave a node or a domain for the next tick. A write
-//! that opens a gate is judged once more, by a look that is taken right before it.
+//! writes those are is `gpu-bridge-core`'s; this decides only when to leave a node or a domain for the next tick. The first
+//! write of a node that opens a gate is judged once more, by a look that is at most [`FRESH`] old.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -250,8 +250,8 @@ pub struct Failure {
     pub error: Error,
     /// What the call used, and the lines that the policy logged before.
     pub usage: Usage,
-    /// Where snapshot and settings were saved for `policy replay`; `None` when no folder is configured or saving
-    /// failed (which is logged).
+    /// Where snapshot and settings were saved, for [`Bundle::read`](super::Bundle::read); `None` when no folder is
+    /// configured or saving failed (which is logged).
     pub bundle: Option<PathBuf>,
 }
 

@@ -1,7 +1,7 @@
 //! The Slurm gate, and what empty means in Slurm.
 //!
-//! Closed: DRAIN with our reason, inside our active reservation. Empty: IDLE+DRAIN to the letter, no job that names the
-//! node or was seen on it is unfinished, no GRES in use, no foreign reservation ahead.
+//! Closed: DRAIN with our reason, inside our active reservation. Empty: base state IDLE with DRAIN and no flag that casts
+//! doubt, no job that names the node or was seen on it is unfinished, no GRES in use, no foreign reservation ahead.
 
 use std::collections::BTreeMap;
 
