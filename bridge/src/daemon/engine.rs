@@ -293,6 +293,7 @@ impl<D: Disk> Engine<D> {
             self.epoch = epoch;
         }
         self.import_pending = false;
+        self.beginning = Beginning::Known;
         true
     }
 

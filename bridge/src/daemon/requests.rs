@@ -159,6 +159,8 @@ impl<D: Disk> Engine<D> {
             if let Err(error) = self.journal.quarantine(self.parts.clock.now(), node, why) {
                 tracing::error!(%error, %node, "it could not be put back in quarantine");
             }
+            // By the ledger it is unmanaged, so its guards would not be put back: its marks make it ours again, as after a start.
+            self.import_pending = true;
         }
         begun
     }

@@ -15,6 +15,7 @@ use super::people::ADMIN;
 use super::run::{GPUS, Run};
 use super::world::Who;
 
+mod quarantine;
 mod second_look;
 
 /// Ticks that anything here takes at most.
@@ -99,6 +100,20 @@ fn submit(run: &Run, seconds: i64) {
     });
 }
 
+fn adopt(node: &str, owner: Domain) -> Command {
+    Command::Adopt { nodes: vec![NodeName::new(node)], owner: Some(owner), go: Go::Yes }
+}
+
+async fn adopts(run: &mut Run, node: &str, owner: Domain) -> Result<HandoverId, Denied> {
+    match ask(run, adopt(node, owner)).await {
+        Ok(Reply::Adopting { nodes }) => {
+            let [one] = &nodes[..] else { panic!("{nodes:?}") };
+            one.adoption.clone().map(|_| one.handover.unwrap())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test]
 async fn a_restored_backup_of_slurm_is_noticed_once_and_nothing_opens_on_the_look_that_showed_it() {
     let mut run = adopted(Domain::Slurm).await;
@@ -139,47 +154,6 @@ async fn a_restored_backup_of_kubernetes_is_noticed() {
     run.world.lock().change(Who::Others, |world| world.kube = backup);
     tick(&mut run).await;
     assert_eq!(backwards(&run), [Domain::Kubernetes]);
-}
-
-fn adopt(node: &str, owner: Domain) -> Command {
-    Command::Adopt { nodes: vec![NodeName::new(node)], owner: Some(owner), go: Go::Yes }
-}
-
-async fn adopts(run: &mut Run, node: &str, owner: Domain) -> Result<HandoverId, Denied> {
-    match ask(run, adopt(node, owner)).await {
-        Ok(Reply::Adopting { nodes }) => {
-            let [one] = &nodes[..] else { panic!("{nodes:?}") };
-            one.adoption.clone().map(|_| one.handover.unwrap())
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-/// Both gates of a node of Slurm's are broken open.
-async fn quarantined(node: &'static str) -> Run {
-    let mut run = adopted(Domain::Slurm).await;
-    run.world.lock().break_kubernetes(node);
-    until(&mut run, |book| book.record(&NodeName::new(node)).quarantine.is_some()).await;
-    run
-}
-
-/// It can't roll back (what was found is in doubt), and could only wait for a job that nobody ends.
-#[tokio::test]
-async fn an_adoption_out_of_quarantine_begins_anew_with_another_owner() {
-    let mut run = quarantined("gpu4").await;
-    let wrong = adopts(&mut run, "gpu4", Domain::Kubernetes).await.unwrap();
-    for _ in 0..3 {
-        tick(&mut run).await;
-    }
-    let again = adopts(&mut run, "gpu4", Domain::Kubernetes).await;
-    assert!(matches!(again, Err(Denied::InHandover { handover, .. }) if handover == wrong), "{again:?}");
-    let right = adopts(&mut run, "gpu4", Domain::Slurm).await.unwrap();
-    assert!(right > wrong);
-    until(&mut run, |book| book.record(&NodeName::new("gpu4")).owner() == Some(Domain::Slurm)).await;
-    let book = run.world.lock().mirror.book.clone();
-    assert_eq!(book.handovers[&wrong].state, State::RolledBack);
-    // Nothing of the wrong one is left behind.
-    until_rest(&mut run).await;
 }
 
 /// Ticks until nothing is amiss in the world.
@@ -227,31 +201,6 @@ async fn a_drain_that_its_people_lifted_before_the_first_move_does_not_come_back
         .await;
     }
     assert_eq!(drain_of(&run, "gpu4"), None);
-}
-
-/// The disk is full when both gates are seen open: the node is closed and in quarantine, and the ledger tells it later.
-#[tokio::test]
-async fn a_quarantine_decided_while_the_disk_is_full_holds() {
-    let mut run = adopted(Domain::Slurm).await;
-    {
-        let mut world = run.world.lock();
-        world.disk_bad_until = Some(world.now() + SignedDuration::from_hours(1));
-        world.disk.full_at(Some(world.disk.bytes().len()));
-        world.break_kubernetes("gpu4");
-    }
-    for _ in 0..3 {
-        tick(&mut run).await;
-    }
-    let in_memory =
-        |run: &Run| run.engine.as_ref().unwrap().journal().book().record(&NodeName::new("gpu4")).quarantine;
-    assert!(in_memory(&run).is_some());
-    assert_eq!(record(&run, "gpu4").quarantine, None, "not on the disk");
-    let (_, kube) = run.world.lock().sides()["gpu4"].clone();
-    assert!(kube.listed && kube.draining, "{kube:?}");
-    run.world.lock().mend_disk();
-    tick(&mut run).await;
-    assert_eq!(record(&run, "gpu4").quarantine, in_memory(&run));
-    assert!(in_memory(&run).is_some());
 }
 
 /// A death at every single operation on the disk while the missing Gate is made: before and after the intent, before and

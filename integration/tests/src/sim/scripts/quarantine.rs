@@ -1,0 +1,177 @@
+//! Quarantine: it ends by an adoption and by nothing else, whatever the disk takes and whenever the daemon dies.
+
+use std::collections::BTreeSet;
+
+use kube_mock::Id;
+use serde_json::json;
+
+use super::*;
+use crate::sim::world::{KubeSide, SlurmSide};
+
+const NODE: &str = "gpu4";
+
+/// Both gates of a node of Slurm's are broken open.
+async fn quarantined(node: &'static str) -> Run {
+    let mut run = adopted(Domain::Slurm).await;
+    run.world.lock().break_kubernetes(node);
+    until(&mut run, |book| book.record(&NodeName::new(node)).quarantine.is_some()).await;
+    run
+}
+
+/// It can't roll back (what was found is in doubt), and could only wait for a job that nobody ends.
+#[tokio::test]
+async fn an_adoption_out_of_quarantine_begins_anew_with_another_owner() {
+    let mut run = quarantined("gpu4").await;
+    let wrong = adopts(&mut run, "gpu4", Domain::Kubernetes).await.unwrap();
+    for _ in 0..3 {
+        tick(&mut run).await;
+    }
+    let again = adopts(&mut run, "gpu4", Domain::Kubernetes).await;
+    assert!(matches!(again, Err(Denied::InHandover { handover, .. }) if handover == wrong), "{again:?}");
+    let right = adopts(&mut run, "gpu4", Domain::Slurm).await.unwrap();
+    assert!(right > wrong);
+    until(&mut run, |book| book.record(&NodeName::new("gpu4")).owner() == Some(Domain::Slurm)).await;
+    let book = run.world.lock().mirror.book.clone();
+    assert_eq!(book.handovers[&wrong].state, State::RolledBack);
+    // Nothing of the wrong one is left behind.
+    until_rest(&mut run).await;
+}
+
+/// The disk is full when both gates are seen open: the node is closed and in quarantine, and the ledger tells it later.
+#[tokio::test]
+async fn a_quarantine_decided_while_the_disk_is_full_holds() {
+    let mut run = adopted(Domain::Slurm).await;
+    {
+        let mut world = run.world.lock();
+        world.disk_bad_until = Some(world.now() + SignedDuration::from_hours(1));
+        world.disk.full_at(Some(world.disk.bytes().len()));
+        world.break_kubernetes("gpu4");
+    }
+    for _ in 0..3 {
+        tick(&mut run).await;
+    }
+    let in_memory =
+        |run: &Run| run.engine.as_ref().unwrap().journal().book().record(&NodeName::new("gpu4")).quarantine;
+    assert!(in_memory(&run).is_some());
+    assert_eq!(record(&run, "gpu4").quarantine, None, "not on the disk");
+    let (_, kube) = run.world.lock().sides()["gpu4"].clone();
+    assert!(kube.listed && kube.draining, "{kube:?}");
+    run.world.lock().mend_disk();
+    tick(&mut run).await;
+    assert_eq!(record(&run, "gpu4").quarantine, in_memory(&run));
+    assert!(in_memory(&run).is_some());
+}
+
+fn sides(run: &Run) -> (SlurmSide, KubeSide) {
+    run.world.lock().sides()[NODE].clone()
+}
+
+/// The disk takes so many bytes more.
+fn fill_disk(run: &Run, room: usize) {
+    let mut world = run.world.lock();
+    world.disk_bad_until = Some(world.now() + SignedDuration::from_hours(1));
+    world.disk.full_at(Some(world.disk.bytes().len() + room));
+}
+
+/// `kill -9`: what stands in memory only is gone.
+fn kill(run: &mut Run) {
+    drop(run.engine.take());
+}
+
+/// A person takes our taints off the Node.
+fn take_taints(run: &Run) {
+    run.world.lock().change(Who::Others, |world| {
+        world.kube.edit(&Id::node(NODE), |node| node["spec"]["taints"] = json!([]));
+    });
+}
+
+/// How far the ledger tells of an adoption out of quarantine.
+fn told(run: &Run, since: usize) -> Vec<&'static str> {
+    let name = |event: &Event| match event {
+        Event::QuarantineEnded { .. } => Some("ended"),
+        Event::Found { .. } => Some("found"),
+        Event::Planned(_) => Some("planned"),
+        _ => None,
+    };
+    events(run)[since..].iter().filter_map(name).collect()
+}
+
+/// In quarantine, by the ledger, with nothing opened and no pod killed.
+fn assert_held(run: &Run, what: &str) {
+    let (slurm, kube) = sides(run);
+    assert!(kube.listed && kube.draining && !kube.sealed, "{what}: {slurm:?} {kube:?}");
+    assert!(record(run, NODE).quarantine.is_some(), "{what}");
+}
+
+/// The disk is full after each number of bytes: before, between and after the lines that begin the adoption.
+#[tokio::test]
+async fn an_adoption_that_cannot_be_recorded_leaves_the_quarantine() {
+    for daemon_dies in [false, true] {
+        let mut seen = BTreeSet::new();
+        for room in (0..=1_600).step_by(100) {
+            let mut run = quarantined(NODE).await;
+            let before = events(&run).len();
+            fill_disk(&run, room);
+            let asked = ask(&mut run, adopt(NODE, Domain::Slurm)).await;
+            seen.insert(told(&run, before));
+            let what = format!("{room} bytes, {:?}, daemon dies: {daemon_dies}", told(&run, before));
+            if asked.is_ok() {
+                continue;
+            }
+            if daemon_dies {
+                kill(&mut run);
+            }
+            for _ in 0..3 {
+                tick(&mut run).await;
+            }
+            run.world.lock().mend_disk();
+            run.world.lock().pass(60);
+            for _ in 0..3 {
+                tick(&mut run).await;
+            }
+            assert_held(&run, &what);
+            take_taints(&run);
+            for _ in 0..3 {
+                tick(&mut run).await;
+            }
+            assert_held(&run, &what);
+            adopts(&mut run, NODE, Domain::Slurm).await.unwrap();
+            until_rest(&mut run).await;
+        }
+        let all: [&[&str]; 4] = [&[], &["ended"], &["ended", "found"], &["ended", "found", "planned"]];
+        assert!(all.iter().all(|told| seen.contains(*told)), "{seen:?}");
+    }
+}
+
+/// The machine dies at each operation on the disk while the adoption is begun.
+#[tokio::test]
+async fn a_death_while_an_adoption_begins_leaves_the_quarantine_or_the_adoption() {
+    let mut seen = BTreeSet::new();
+    for operation in 0..8 {
+        let mut run = quarantined(NODE).await;
+        let before = events(&run).len();
+        {
+            let world = run.world.lock();
+            world.disk.crash_at(world.disk.operations() + operation, 0);
+        }
+        let asked = ask(&mut run, adopt(NODE, Domain::Slurm)).await;
+        if asked.is_ok() {
+            break;
+        }
+        tick(&mut run).await;
+        assert!(run.engine.is_none());
+        run.world.lock().pass(300);
+        run.tick().await;
+        let told = told(&run, before);
+        let record = record(&run, NODE);
+        assert!(record.quarantine.is_some() || record.handover.is_some(), "{told:?}: {record:?}");
+        if record.handover.is_none() {
+            assert_held(&run, &format!("{told:?}"));
+            adopts(&mut run, NODE, Domain::Slurm).await.unwrap();
+        }
+        seen.insert(told);
+        until_rest(&mut run).await;
+    }
+    let all: [&[&str]; 3] = [&[], &["ended"], &["ended", "found"]];
+    assert!(all.iter().all(|told| seen.contains(*told)), "{seen:?}");
+}
