@@ -43,7 +43,7 @@ pub(super) enum Error {
 }
 
 /// What a failed command says of itself.
-pub(super) fn said_or_status(said: &str, status: Option<i32>) -> String {
+fn said_or_status(said: &str, status: Option<i32>) -> String {
     match (said, status) {
         ("", Some(status)) => format!("exit status {status}, without a word"),
         ("", None) => "ended by a signal".to_owned(),

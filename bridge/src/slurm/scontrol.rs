@@ -3,42 +3,13 @@
 
 use std::time::Duration;
 
-use super::command::{self, said_or_status};
+use super::command;
 use crate::certainty::Certainty;
 
 /// Why a command did not do what was asked.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// It could not be started.
-    #[error("cannot run {command}: {source}; see `scontrol` in the configuration")]
-    Start {
-        /// The command line.
-        command: String,
-        /// What the system said.
-        #[source]
-        source: std::io::Error,
-    },
-    /// It ran too long and was killed, or its output broke off.
-    #[error("{command}: {why}")]
-    Broken {
-        /// The command line.
-        command: String,
-        /// What happened.
-        why: String,
-    },
-    /// It failed.
-    #[error("{command}: {}", said_or_status(said, *status))]
-    Failed {
-        /// The command line.
-        command: String,
-        /// Its exit status; `None` where a signal ended it.
-        status: Option<i32>,
-        /// What kind of failure, by its own words.
-        kind: Failure,
-        /// What it wrote to standard error.
-        said: String,
-    },
-}
+#[error(transparent)]
+pub struct Error(#[from] command::Error);
 
 /// What scontrol's words mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,19 +35,19 @@ pub enum Failure {
 impl Error {
     /// The error's code; `docs/errors.md` says what to do about it.
     pub const fn code(&self) -> &'static str {
-        match self {
-            Self::Start { .. } => "GB0314",
-            Self::Broken { .. } => "GB0315",
-            Self::Failed { .. } => "GB0316",
+        match &self.0 {
+            command::Error::Start { .. } => "GB0314",
+            command::Error::Broken { .. } => "GB0315",
+            command::Error::Failed { .. } => "GB0316",
         }
     }
 
     /// What is known about a write that ended in this error.
     pub fn certainty(&self) -> Certainty {
-        match self {
-            Self::Start { .. } => Certainty::NotDone,
-            Self::Broken { .. } => Certainty::MayBeDone,
-            Self::Failed { kind, .. } => match kind {
+        match &self.0 {
+            command::Error::Start { .. } => Certainty::NotDone,
+            command::Error::Broken { .. } => Certainty::MayBeDone,
+            command::Error::Failed { said, .. } => match classify(said) {
                 Failure::Forbidden
                 | Failure::NoReservation
                 | Failure::Exists
@@ -90,9 +61,9 @@ impl Error {
 
     /// The kind of failure, where the command ran and said so.
     pub fn failure(&self) -> Option<Failure> {
-        match self {
-            Self::Failed { kind, .. } => Some(*kind),
-            Self::Start { .. } | Self::Broken { .. } => None,
+        match &self.0 {
+            command::Error::Failed { said, .. } => Some(classify(said)),
+            command::Error::Start { .. } | command::Error::Broken { .. } => None,
         }
     }
 }
@@ -130,14 +101,8 @@ impl Scontrol {
 
     /// Runs it once; `Ok` means exit status 0, and is what it wrote to standard output.
     pub async fn run(&self, arguments: &[String]) -> Result<String, Error> {
-        let ran = command::run(&self.argv, arguments, self.deadline).await;
-        ran.map(|output| String::from_utf8_lossy(&output).into_owned()).map_err(|error| match error {
-            command::Error::Start { command, source } => Error::Start { command, source },
-            command::Error::Broken { command, why } => Error::Broken { command, why },
-            command::Error::Failed { command, status, said } => {
-                Error::Failed { kind: classify(&said), command, status, said }
-            }
-        })
+        let output = command::run(&self.argv, arguments, self.deadline).await?;
+        Ok(String::from_utf8_lossy(&output).into_owned())
     }
 }
 
