@@ -56,7 +56,7 @@ pub fn propose(
     match (record.management, record.handover) {
         (Management::Unmanaged, None) => {}
         // A handover that the quarantine caught ends with it: nothing else could end either.
-        (Management::Managed { .. }, _) if record.quarantine.is_some() => {}
+        (Management::Managed { .. }, None | Some(_)) if record.quarantine.is_some() => {}
         // It can't be put back as found, so with the wrong owner it would wait for ever: it begins anew with another one.
         (Management::Adopting, Some(under_way)) if restarts(book, &record, under_way, owner) => {}
         (
@@ -194,23 +194,38 @@ pub fn drain_was_lifted(view: &View<'_>) -> bool {
     if view.record.found.as_ref().is_none_or(|found| found.slurm_drain.is_none()) {
         return false;
     }
-    let before_ours = match (view.record.management, view.handover.map(|handover| (handover.to, handover.state))) {
-        (Management::Managed { owner: Domain::Slurm }, None)
-        | (
-            Management::Managed { owner: Domain::Slurm } | Management::Adopting,
-            Some((Domain::Kubernetes, State::Planned | State::Reserved)),
-        )
+    let before_ours = match view.record.management {
+        Management::Managed { owner: Domain::Slurm } => view.handover.is_none_or(is_not_drained_yet),
         // On its way to Slurm by adoption: that side is not touched.
-        | (Management::Adopting, Some((Domain::Slurm, _))) => true,
-        (Management::Managed { .. } | Management::Adopting, Some(_))
-        | (Management::Managed { owner: Domain::Kubernetes } | Management::Adopting, None)
-        | (Management::Unmanaged | Management::Releasing { .. }, _) => false,
+        Management::Adopting => view.handover.is_some_and(|h| h.to == Domain::Slurm || is_not_drained_yet(h)),
+        Management::Managed { owner: Domain::Kubernetes }
+        | Management::Unmanaged
+        | Management::Releasing { .. } => false,
     };
     let drained = match &view.in_slurm {
         Ok(seen) => seen.drain != gate::slurm::Drain::None,
         Err(_) => true,
     };
     before_ours && view.record.quarantine.is_none() && !drained
+}
+
+/// To Kubernetes, and before a DRAIN of ours is written.
+fn is_not_drained_yet(handover: &Handover) -> bool {
+    let before = match handover.state {
+        State::Planned | State::Reserved => true,
+        State::Draining
+        | State::SlurmEmpty
+        | State::Canary
+        | State::Releasing
+        | State::Closing
+        | State::Evicting
+        | State::KubernetesEmpty
+        | State::Returning
+        | State::Open
+        | State::RollingBack
+        | State::RolledBack => false,
+    };
+    before && handover.to == Domain::Kubernetes
 }
 
 impl Adoption {

@@ -315,13 +315,13 @@ impl Book {
         let next = handover.next(at, event).map_err(|source| Error::Handover { id, source })?;
         let node = next.node.clone();
         let record = self.entry(&node);
-        match (next.state, next.to) {
-            (State::Reserved, Domain::Slurm | Domain::Kubernetes) => record.slurm_closed_by = Some(id),
-            (State::Closing, Domain::Slurm | Domain::Kubernetes) => record.kubernetes_closed_by = Some(id),
-            (State::Open, to) => {
-                record.management = Management::Managed { owner: to };
+        match next.state {
+            State::Reserved => record.slurm_closed_by = Some(id),
+            State::Closing => record.kubernetes_closed_by = Some(id),
+            State::Open => {
+                record.management = Management::Managed { owner: next.to };
                 record.adopted_from_quarantine = false;
-                match to {
+                match next.to {
                     Domain::Slurm => {
                         record.slurm_closed_by = None;
                         // After a move their drain stands again, or they had lifted it: theirs from here on, not to be
@@ -342,8 +342,8 @@ impl Book {
                     Some(Placement { pool: next.pool.clone(), by: next.requester.clone(), since: at });
                 record.handover = None;
             }
-            (State::RolledBack, to) => {
-                match to.other() {
+            State::RolledBack => {
+                match next.to.other() {
                     Domain::Slurm => record.slurm_closed_by = None,
                     Domain::Kubernetes => record.kubernetes_closed_by = None,
                 }
@@ -353,18 +353,15 @@ impl Book {
                 }
                 record.jobs_seen.clone_from(&next.jobs_seen);
             }
-            (
-                State::Planned
-                | State::Draining
-                | State::SlurmEmpty
-                | State::Canary
-                | State::Releasing
-                | State::Evicting
-                | State::KubernetesEmpty
-                | State::Returning
-                | State::RollingBack,
-                Domain::Slurm | Domain::Kubernetes,
-            ) => {}
+            State::Planned
+            | State::Draining
+            | State::SlurmEmpty
+            | State::Canary
+            | State::Releasing
+            | State::Evicting
+            | State::KubernetesEmpty
+            | State::Returning
+            | State::RollingBack => {}
         }
         self.handovers.insert(id, next);
         Ok(())
@@ -394,12 +391,12 @@ impl Book {
                 "it is in quarantine ({why}); a release would open it unseen: adopt it first"
             ));
         }
-        match (mode, record.found) {
-            (ReleaseMode::Plain, _) | (ReleaseMode::AsFound, Some(_)) => Ok(()),
-            (ReleaseMode::AsFound, None) => refuse(
+        match mode {
+            ReleaseMode::AsFound if record.found.is_none() => refuse(
                 "what it looked like before is not known (its marks were imported): release it plainly"
                     .into(),
             ),
+            ReleaseMode::Plain | ReleaseMode::AsFound => Ok(()),
         }
     }
 

@@ -32,10 +32,12 @@ fn slurm_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<slurm
     let Ok(seen) = &view.in_slurm else { return Vec::new() };
     let mut actions = Vec::new();
     let name = view.node.slurm.clone();
-    let plain = match (mode, owner) {
-        (ReleaseMode::AsFound, _) => view.record.found.as_ref().and_then(|found| found.slurm_drain.clone()),
-        (ReleaseMode::Plain, Domain::Kubernetes) => Some(PLAIN_REASON.to_owned()),
-        (ReleaseMode::Plain, Domain::Slurm) => None,
+    let plain = match mode {
+        ReleaseMode::AsFound => view.record.found.as_ref().and_then(|found| found.slurm_drain.clone()),
+        ReleaseMode::Plain => match owner {
+            Domain::Kubernetes => Some(PLAIN_REASON.to_owned()),
+            Domain::Slurm => None,
+        },
     };
     match (seen.our_reason(), plain) {
         (Some(ours), Some(reason)) => {

@@ -79,24 +79,27 @@ pub fn wants(record: &Record, handover: Option<&Handover>) -> (SlurmWant, Kubern
         return (slurm, KubernetesWant::Closing);
     }
     let Some(handover) = handover else { return steady };
-    match (handover.state, handover.to) {
-        (State::Planned, Domain::Kubernetes) | (State::Reserved, _) => (SlurmWant::Reserved, steady.1),
-        (State::Draining, _) => (SlurmWant::Draining, steady.1),
-        (State::SlurmEmpty | State::Canary, _) => (SlurmWant::Sealed, steady.1),
-        (State::Releasing, _) => (SlurmWant::Sealed, KubernetesWant::Open),
-        (State::Closing, _) => (steady.0, KubernetesWant::Closing),
-        (State::Evicting, _) => (
-            steady.0,
-            match handover.purpose {
-                Purpose::Move => KubernetesWant::Evicting,
-                Purpose::Adoption => KubernetesWant::Closing,
-            },
-        ),
-        (State::KubernetesEmpty, _) => (steady.0, KubernetesWant::Sealed),
-        (State::Returning, _) => (SlurmWant::Open, KubernetesWant::Sealed),
-        (State::RollingBack, Domain::Kubernetes) => (SlurmWant::Open, steady.1),
-        (State::RollingBack, Domain::Slurm) => (steady.0, KubernetesWant::Open),
-        (State::Planned, Domain::Slurm) | (State::Open | State::RolledBack, _) => steady,
+    match handover.state {
+        State::Planned => match handover.to {
+            Domain::Kubernetes => (SlurmWant::Reserved, steady.1),
+            Domain::Slurm => steady,
+        },
+        State::Reserved => (SlurmWant::Reserved, steady.1),
+        State::Draining => (SlurmWant::Draining, steady.1),
+        State::SlurmEmpty | State::Canary => (SlurmWant::Sealed, steady.1),
+        State::Releasing => (SlurmWant::Sealed, KubernetesWant::Open),
+        State::Closing => (steady.0, KubernetesWant::Closing),
+        State::Evicting => match handover.purpose {
+            Purpose::Move => (steady.0, KubernetesWant::Evicting),
+            Purpose::Adoption => (steady.0, KubernetesWant::Closing),
+        },
+        State::KubernetesEmpty => (steady.0, KubernetesWant::Sealed),
+        State::Returning => (SlurmWant::Open, KubernetesWant::Sealed),
+        State::RollingBack => match handover.to {
+            Domain::Kubernetes => (SlurmWant::Open, steady.1),
+            Domain::Slurm => (steady.0, KubernetesWant::Open),
+        },
+        State::Open | State::RolledBack => steady,
     }
 }
 
