@@ -211,21 +211,7 @@ pub fn drain_was_lifted(view: &View<'_>) -> bool {
 
 /// To Kubernetes, and before a DRAIN of ours is written.
 fn is_not_drained_yet(handover: &Handover) -> bool {
-    let before = match handover.state {
-        State::Planned | State::Reserved => true,
-        State::Draining
-        | State::SlurmEmpty
-        | State::Canary
-        | State::Releasing
-        | State::Closing
-        | State::Evicting
-        | State::KubernetesEmpty
-        | State::Returning
-        | State::Open
-        | State::RollingBack
-        | State::RolledBack => false,
-    };
-    before && handover.to == Domain::Kubernetes
+    handover.state.leaves_gate_open() && handover.to == Domain::Kubernetes
 }
 
 impl Adoption {

@@ -15,96 +15,12 @@ use crate::gate::{Emptiness, Gate};
 use crate::ids::{Epoch, HandoverId, NodeName, PoolName, Ticket};
 use crate::model::Domain;
 
+mod state;
+
+pub use state::State;
+
 /// Looks in a row that must show a side empty before the other side's gate may open.
 pub const LOOKS_NEEDED: u8 = 2;
-
-/// States from which a handover can still roll back: the second gate has not begun to open.
-const BEFORE_OPENING: &[State] = &[
-    State::Planned,
-    State::Reserved,
-    State::Draining,
-    State::SlurmEmpty,
-    State::Canary,
-    State::Closing,
-    State::Evicting,
-    State::KubernetesEmpty,
-];
-
-/// Where a handover stands. Both ways start at `Planned`; they share the ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    /// Decided; nothing was done yet.
-    Planned,
-    /// To Kubernetes: our reservation stands, jobs that fit before its start still run.
-    Reserved,
-    /// To Kubernetes: drained; running jobs end by themselves.
-    Draining,
-    /// To Kubernetes: seen empty; the reservation is being sealed.
-    SlurmEmpty,
-    /// To Kubernetes: the node must prove itself fit before its gate opens.
-    Canary,
-    /// To Kubernetes: the Kubernetes gate is being opened.
-    Releasing,
-    /// To Slurm: the Kubernetes gate is being closed.
-    Closing,
-    /// To Slurm: pods go, through the eviction API.
-    Evicting,
-    /// To Slurm: seen without holders; NoExecute goes on, and we look again.
-    KubernetesEmpty,
-    /// To Slurm: the Slurm gate is being opened.
-    Returning,
-    /// Done: the new owner's gate is open.
-    Open,
-    /// Going back to the owner it was leaving.
-    RollingBack,
-    /// Ended where it began.
-    RolledBack,
-}
-
-impl State {
-    /// Is the handover over?
-    pub fn is_over(self) -> bool {
-        match self {
-            Self::Open | Self::RolledBack => true,
-            Self::Planned
-            | Self::Reserved
-            | Self::Draining
-            | Self::SlurmEmpty
-            | Self::Canary
-            | Self::Releasing
-            | Self::Closing
-            | Self::Evicting
-            | Self::KubernetesEmpty
-            | Self::Returning
-            | Self::RollingBack => false,
-        }
-    }
-
-    /// The name that people see.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Planned => "planned",
-            Self::Reserved => "reserved",
-            Self::Draining => "draining",
-            Self::SlurmEmpty | Self::KubernetesEmpty => "empty",
-            Self::Canary => "canary",
-            Self::Releasing => "releasing",
-            Self::Closing => "closing",
-            Self::Evicting => "evicting",
-            Self::Returning => "returning",
-            Self::Open => "open",
-            Self::RollingBack => "rolling back",
-            Self::RolledBack => "rolled back",
-        }
-    }
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
 
 /// Why a handover exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -334,20 +250,7 @@ impl Event {
 impl Handover {
     /// The side that must be seen closed and empty before the next opening.
     pub fn leaving(&self) -> Domain {
-        match self.state {
-            State::RollingBack | State::RolledBack => self.to,
-            State::Planned
-            | State::Reserved
-            | State::Draining
-            | State::SlurmEmpty
-            | State::Canary
-            | State::Releasing
-            | State::Closing
-            | State::Evicting
-            | State::KubernetesEmpty
-            | State::Returning
-            | State::Open => self.to.other(),
-        }
+        if self.state.goes_back() { self.to } else { self.to.other() }
     }
 
     /// What follows from an event at `at`. The one transition function: live and in recovery.
@@ -413,7 +316,7 @@ impl Handover {
                 next.deadline = *deadline;
             }
             Event::RollBack { why } => {
-                self.must_be(BEFORE_OPENING, event)?;
+                self.must(self.state.can_roll_back(), event)?;
                 next.rollback = Some(why.clone());
                 next.enter(State::RollingBack, at);
             }
@@ -422,30 +325,14 @@ impl Handover {
     }
 
     fn empty_look(&mut self, look: Timestamp, at: Timestamp, event: &Event) -> Result<(), Denied> {
-        match self.state {
-            // Permitted too: what was interrupted before the gate opened is seen twice anew.
-            State::Draining
-            | State::KubernetesEmpty
-            | State::Releasing
-            | State::Returning
-            | State::RollingBack => {
-                self.count_look(look)?;
-                if self.state == State::Draining && self.looks.count >= LOOKS_NEEDED {
-                    let looks = self.looks;
-                    self.enter(State::SlurmEmpty, at);
-                    self.looks = looks;
-                }
-                Ok(())
-            }
-            State::Planned
-            | State::Reserved
-            | State::SlurmEmpty
-            | State::Canary
-            | State::Closing
-            | State::Evicting
-            | State::Open
-            | State::RolledBack => Err(self.illegal(event)),
+        self.must(self.state.counts_empty_looks(), event)?;
+        self.count_look(look)?;
+        if self.state == State::Draining && self.looks.count >= LOOKS_NEEDED {
+            let looks = self.looks;
+            self.enter(State::SlurmEmpty, at);
+            self.looks = looks;
         }
+        Ok(())
     }
 
     fn busy_look(
@@ -459,28 +346,12 @@ impl Handover {
             Holders::Seen { lease } => self.lease_at_last_holder = self.lease_at_last_holder.max(lease),
             Holders::NotSeen => {}
         }
-        match self.state {
-            State::Draining
-            | State::RollingBack
-            | State::Evicting
-            | State::Closing
-            | State::Releasing
-            | State::Returning => {
-                self.busy_at(look);
-                Ok(())
-            }
-            State::SlurmEmpty | State::Canary => {
-                self.enter(State::Draining, at);
-                self.busy_at(look);
-                Ok(())
-            }
-            State::KubernetesEmpty => {
-                self.enter(State::Evicting, at);
-                self.busy_at(look);
-                Ok(())
-            }
-            State::Planned | State::Reserved | State::Open | State::RolledBack => Err(self.illegal(event)),
+        let back = self.state.when_busy().ok_or_else(|| self.illegal(event))?;
+        if back != self.state {
+            self.enter(back, at);
         }
+        self.busy_at(look);
+        Ok(())
     }
 
     /// Starts the count again; looks older than this one prove nothing any more.
@@ -498,20 +369,9 @@ impl Handover {
         Ok(())
     }
 
-    /// A new state starts its own count of looks; `Canary` keeps the one that `SlurmEmpty` was reached with.
     fn enter(&mut self, state: State, at: Timestamp) {
-        match state {
-            State::Canary | State::Releasing | State::Returning => {}
-            State::Planned
-            | State::Reserved
-            | State::Draining
-            | State::SlurmEmpty
-            | State::Closing
-            | State::Evicting
-            | State::KubernetesEmpty
-            | State::Open
-            | State::RollingBack
-            | State::RolledBack => self.looks.count = 0,
+        if !state.keeps_count() {
+            self.looks.count = 0;
         }
         self.state = state;
         self.since = at;
@@ -534,15 +394,19 @@ impl Handover {
 
     /// Only in these states can it happen: a new state is left out of all events until it is named.
     fn must_be(&self, legal: &[State], event: &Event) -> Result<(), Denied> {
-        if legal.contains(&self.state) { Ok(()) } else { Err(self.illegal(event)) }
+        self.must(legal.contains(&self.state), event)
     }
 
     fn must_go_to(&self, domain: Domain, event: &Event) -> Result<(), Denied> {
-        if self.to == domain { Ok(()) } else { Err(self.illegal(event)) }
+        self.must(self.to == domain, event)
     }
 
     fn must_be_under_way(&self, event: &Event) -> Result<(), Denied> {
-        if self.state.is_over() { Err(self.illegal(event)) } else { Ok(()) }
+        self.must(!self.state.is_over(), event)
+    }
+
+    fn must(&self, legal: bool, event: &Event) -> Result<(), Denied> {
+        if legal { Ok(()) } else { Err(self.illegal(event)) }
     }
 
     fn illegal(&self, event: &Event) -> Denied {

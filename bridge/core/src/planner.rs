@@ -340,18 +340,7 @@ impl<'a> Planner<'a> {
             return;
         }
         let Some(handover) = self.situation.book.handovers.get(&id) else { return };
-        let can_roll_back = match handover.state {
-            State::Planned | State::Reserved | State::Draining | State::SlurmEmpty | State::Canary => true,
-            State::Releasing
-            | State::Closing
-            | State::Evicting
-            | State::KubernetesEmpty
-            | State::Returning
-            | State::Open
-            | State::RollingBack
-            | State::RolledBack => false,
-        };
-        if handover.requester.is_policy() && can_roll_back {
+        if handover.requester.is_policy() && handover.state.can_roll_back() {
             let why = if wants.is_empty() { "no policy wants it any more" } else { "no longer needed" };
             self.plan.cancels.push(Cancel { handover: id, why: why.to_owned() });
         }

@@ -14,7 +14,7 @@ use crate::denied::Denied;
 use crate::facts::kubernetes::{Effect, GuardState, Ready};
 use crate::facts::slurm::{BaseState, NodeFlag};
 use crate::gate::{self, Emptiness, Gate};
-use crate::handover::{Evidence, Handover, LOOKS_NEEDED, NodeWord, Purpose, State};
+use crate::handover::{Evidence, Handover, LOOKS_NEEDED, NodeWord, Purpose};
 use crate::ids::NodeName;
 use crate::mark::{TAINT_DRAINING, TAINT_SLURM};
 use crate::model::{Domain, NodeWordRule, Site};
@@ -270,12 +270,10 @@ pub fn alarms(view: &View<'_>) -> Vec<(String, String)> {
         alarms.push((format!("late/{node}"), text));
     }
     for domain in [Domain::Slurm, Domain::Kubernetes] {
-        let should_stand = match (view.record.owner(), view.handover.map(|h| h.state)) {
-            (Some(owner), None) => owner != domain,
-            (Some(_), Some(State::Releasing)) => domain == Domain::Slurm,
-            (Some(_), Some(State::Returning)) => domain == Domain::Kubernetes,
-            (Some(_) | None, Some(_)) | (None, None) => false,
-        };
+        let should_stand = view.record.owner().is_some_and(|owner| match view.handover {
+            None => owner != domain,
+            Some(handover) => handover.state.is_opening() && handover.leaving() == domain,
+        });
         if !should_stand || releasing(view) {
             continue;
         }

@@ -95,17 +95,8 @@ pub fn waits_for(view: &View<'_>) -> Vec<String> {
 
 /// Jobs on the node that the handover has not yet noted: they must be gone by id, not only from the node.
 fn jobs_seen(view: &View<'_>, handover: &Handover) -> Option<Event> {
-    match handover.state {
-        State::Reserved | State::Draining | State::SlurmEmpty | State::Canary => {}
-        State::Planned
-        | State::Releasing
-        | State::Closing
-        | State::Evicting
-        | State::KubernetesEmpty
-        | State::Returning
-        | State::Open
-        | State::RollingBack
-        | State::RolledBack => return None,
+    if !handover.state.notes_jobs() {
+        return None;
     }
     let mut jobs = gate::slurm::jobs_on(view.index, &view.node.slurm);
     jobs.retain(|id, start| handover.jobs_seen.get(id) != Some(start));
@@ -117,17 +108,8 @@ fn jobs_seen(view: &View<'_>, handover: &Handover) -> Option<Event> {
 fn forgotten(view: &View<'_>, handover: &Handover) -> Option<Event> {
     let domain = handover.leaving();
     let noticed = view.backwards.noticed(domain)?;
-    match handover.state {
-        State::Draining
-        | State::SlurmEmpty
-        | State::Canary
-        | State::Releasing
-        | State::Closing
-        | State::Evicting
-        | State::KubernetesEmpty
-        | State::Returning
-        | State::RollingBack => {}
-        State::Planned | State::Reserved | State::Open | State::RolledBack => return None,
+    if handover.state.leaves_gate_open() || handover.state.is_over() {
+        return None;
     }
     let before = handover.looks.count > 0 && handover.looks.last.is_none_or(|last| last <= noticed);
     let holders = match domain {
@@ -142,21 +124,8 @@ fn forgotten(view: &View<'_>, handover: &Handover) -> Option<Event> {
 
 /// The deadline's verdict, by the rule of the pool that the node leaves.
 fn overdue(view: &View<'_>, handover: &Handover) -> Option<Event> {
-    match handover.state {
-        // Planned and Reserved too: a daemon that was away past the deadline can't reserve for a time that is over.
-        State::Planned
-        | State::Reserved
-        | State::Draining
-        | State::SlurmEmpty
-        | State::Canary
-        | State::Closing
-        | State::Evicting
-        | State::KubernetesEmpty => {}
-        State::Releasing | State::Returning | State::Open | State::RollingBack | State::RolledBack => {
-            return None;
-        }
-    }
-    if view.now < handover.deadline {
+    // Planned and Reserved too: a daemon that was away past the deadline can't reserve for a time that is over.
+    if !handover.state.can_roll_back() || view.now < handover.deadline {
         return None;
     }
     let pool = view.pool();

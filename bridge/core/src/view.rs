@@ -165,39 +165,15 @@ impl<'a> View<'a> {
 /// Does judging the node need a LIST of what Kubernetes has on it?
 pub fn needs_look(record: &Record, handover: Option<&Handover>) -> bool {
     let Some(handover) = handover else { return record.quarantine.is_some() };
-    match (handover.state, handover.to) {
-        (State::Closing | State::Evicting | State::KubernetesEmpty | State::Returning, _)
-        | (State::RollingBack, Domain::Kubernetes) => true,
-        (State::RollingBack, Domain::Slurm) => handover.purpose == Purpose::Adoption,
-        (
-            State::Planned
-            | State::Reserved
-            | State::Draining
-            | State::SlurmEmpty
-            | State::Canary
-            | State::Releasing
-            | State::Open
-            | State::RolledBack,
-            _,
-        ) => false,
-    }
+    let rolls_back_by_it = match handover.to {
+        // Slurm opens again on Kubernetes' word.
+        Domain::Kubernetes => true,
+        Domain::Slurm => handover.purpose == Purpose::Adoption,
+    };
+    handover.state.lists_pods() || (handover.state == State::RollingBack && rolls_back_by_it)
 }
 
 /// Does judging the node need a dry-run binding?
 pub fn needs_probe(handover: Option<&Handover>) -> bool {
-    handover.is_some_and(|h| match h.state {
-        State::Closing => true,
-        State::Planned
-        | State::Reserved
-        | State::Draining
-        | State::SlurmEmpty
-        | State::Canary
-        | State::Releasing
-        | State::Evicting
-        | State::KubernetesEmpty
-        | State::Returning
-        | State::Open
-        | State::RollingBack
-        | State::RolledBack => false,
-    })
+    handover.is_some_and(|handover| handover.state.needs_refused_binding())
 }
