@@ -23,7 +23,7 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/slurm/fixtures")
 }
 
-fn read(path: &Path) -> String {
+pub(super) fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -53,7 +53,7 @@ fn versions() -> Vec<(PathBuf, Version)> {
 }
 
 /// Every answer, with its kind.
-fn answers() -> Vec<(PathBuf, Version, Kind)> {
+pub(super) fn answers() -> Vec<(PathBuf, Version, Kind)> {
     let mut answers = Vec::new();
     for (folder, version) in versions() {
         for file in entries(&folder) {

@@ -6,8 +6,6 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::hostlist::split_outside;
-
 /// GPUs in a GRES text such as `gpu:a100:4(S:0-1),shard:a100:16(S:0-1)`, all types together; 0 where none is named.
 /// `None` where it cannot be read.
 pub(super) fn gpus(text: &str) -> Option<u32> {
@@ -231,6 +229,25 @@ pub(super) fn tres_gpus(text: &str) -> Option<u32> {
         }
     }
     Some(typed)
+}
+
+/// Splits at commas that stand outside of `open`…`close`; `None` where these do not match or are nested.
+fn split_outside(text: &str, open: char, close: char) -> Option<Vec<&str>> {
+    let mut parts = Vec::new();
+    let (mut start, mut inside) = (0, false);
+    for (at, c) in text.char_indices() {
+        if c == open || c == close {
+            if inside == (c == open) {
+                return None;
+            }
+            inside = c == open;
+        } else if c == ',' && !inside {
+            parts.push(&text[start..at]);
+            start = at + 1;
+        }
+    }
+    parts.push(&text[start..]);
+    (!inside).then_some(parts)
 }
 
 #[cfg(test)]

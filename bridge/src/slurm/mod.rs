@@ -7,6 +7,8 @@ mod captures;
 mod command;
 pub(crate) mod decode;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod gres;
 mod hostlist;
 mod http;
