@@ -20,6 +20,7 @@ pub mod handover;
 pub mod hostlist;
 pub mod ids;
 pub mod import;
+pub mod leftover;
 pub mod mark;
 pub mod model;
 pub mod planner;

@@ -189,7 +189,7 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
             let Some(id) = closer(view) else { return Vec::new() };
             let end = view.handover.map_or(far_end(view), |h| h.deadline.max(soon(view)));
             let spec = spec(view, id, view.now, end, RunningJobs::Ignore);
-            reserve(view, seen.slurm, spec).into_iter().chain(drain(view, &seen.drain, id)).collect()
+            close(view, seen, id, spec)
         }
         SlurmWant::Sealed => {
             let Some(id) = closer(view) else { return Vec::new() };
@@ -200,7 +200,7 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
                 RunningJobs::Ignore
             };
             let spec = spec(view, id, view.now, far_end(view), jobs);
-            reserve(view, seen.slurm, spec).into_iter().chain(drain(view, &seen.drain, id)).collect()
+            close(view, seen, id, spec)
         }
     }
 }
@@ -235,6 +235,16 @@ fn spec(
     jobs: RunningJobs,
 ) -> ReservationSpec {
     ReservationSpec { name: mark::reservation_name(id), node: view.node.slurm.clone(), start, end, jobs }
+}
+
+/// Both guards. DRAIN first: it can be put back also where Slurm refuses what the reservation would need.
+fn close(
+    view: &View<'_>,
+    seen: &gate::slurm::SeenNode<'_>,
+    id: HandoverId,
+    spec: ReservationSpec,
+) -> Vec<slurm::Action> {
+    drain(view, &seen.drain, id).into_iter().chain(reserve(view, seen.slurm, spec)).collect()
 }
 
 /// The reservation write, where what stands differs in a way that matters.

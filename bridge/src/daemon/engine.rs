@@ -19,7 +19,7 @@ use gpu_bridge_core::ids::{Epoch, JobId, KubeNodeName, NodeName};
 use gpu_bridge_core::model::{Domain, Node, Site};
 use gpu_bridge_core::planner::{self, Heard, Plan, Want};
 use gpu_bridge_core::view::{self, Inputs, View};
-use gpu_bridge_core::{adoption, import, release, safety, step, want};
+use gpu_bridge_core::{adoption, import, leftover, release, safety, step, want};
 use jiff::Timestamp;
 
 use super::clock::Clock;
@@ -490,6 +490,10 @@ impl<D: Disk> Engine<D> {
         }
         let strangers = safety::strangers(&self.parts.site, self.journal.book());
         on.extend(strangers.into_iter().map(|(key, node, text)| (key, (Some(node), text))));
+        if let Some(slurm) = self.facts.slurm.value() {
+            let left = leftover::leftovers(&self.parts.site, self.journal.book(), slurm);
+            on.extend(left.into_iter().map(|(key, node, text)| (key, (node, text))));
+        }
         if let Some(kubernetes) = self.facts.kubernetes.value()
             && self.journal.book().nodes.values().any(|record| record.owner().is_some())
         {

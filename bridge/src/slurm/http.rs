@@ -126,6 +126,12 @@ impl Http {
         self.request(request, judge).await
     }
 
+    /// As [`Self::post`].
+    pub(super) async fn delete(&self, path: &str) -> Result<(), Error> {
+        let request = Request { method: Method::DELETE, path, body: None, limit: self.max_bytes };
+        self.request(request, judge).await
+    }
+
     async fn request<T>(
         &self,
         request: Request<'_>,

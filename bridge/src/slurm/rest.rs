@@ -17,7 +17,7 @@ use super::answer::{Asked, judge};
 use super::error::Error;
 use super::http::{Address, Http};
 use super::jobs::Details;
-use super::plan::{self, NodeWrite, Step};
+use super::plan::{self, NodeWrite, ReservationWrite, Step};
 use super::scontrol::{Failure, Scontrol};
 use super::shape::{self, JobMark};
 use super::version::{Family, Jobs, Mouth, VERSIONS, Version, known};
@@ -32,6 +32,8 @@ const WHOLE_DEADLINES: u32 = 4;
 const RESERVE_ROUNDS: u32 = 8;
 /// ESLURM_INVALID_JOB_ID, in every release.
 const INVALID_JOB_ID: i64 = 2017;
+/// ESLURM_RESERVATION_INVALID, in every release.
+const INVALID_RESERVATION: i64 = 2053;
 /// Between rounds that wait for slurmctld.
 const ROUND_PAUSE: Duration = Duration::from_millis(500);
 
@@ -148,8 +150,8 @@ impl Client {
                     | Error::TokenOrDatabase { .. }
                     | Error::Refused { .. },
                 ) => {
-                    let Version { name, served_by, node, jobs, .. } = version;
-                    tracing::info!(version = name, of = served_by, ?node, ?jobs, at = %self.http.address(), "slurmrestd answers");
+                    let Version { name, served_by, node, reservation, jobs, .. } = version;
+                    tracing::info!(version = name, of = served_by, ?node, ?reservation, ?jobs, at = %self.http.address(), "slurmrestd answers");
                     *self.version.write().await = Some(version);
                     return Ok(version);
                 }
@@ -398,15 +400,13 @@ impl Client {
             let stands = reservations.remove(&spec.name);
             match plan::reserve(stands.as_ref(), spec, self.clock.now()) {
                 Step::Done => return Ok(()),
-                Step::Write(arguments) => {
+                Step::Write(write) => {
                     // What failed for good fails again: say so instead of trying on.
                     if let Err(error) = sent {
                         return Err(error);
                     }
-                    sent = self.scontrol.run(&arguments).await.map(drop).map_err(Error::from);
-                    if let Err(Error::Scontrol(error)) = &sent
-                        && matches!(error.failure(), Some(Failure::NoReservation | Failure::Exists))
-                    {
+                    sent = self.write_reservation(&write).await;
+                    if sent.as_ref().is_err_and(came_or_went) {
                         // It ended, or someone made it, between look and write.
                         sent = Ok(());
                         tokio::time::sleep(ROUND_PAUSE).await;
@@ -423,13 +423,33 @@ impl Client {
         })
     }
 
+    /// By the mouth that can: this version's, or scontrol where slurmrestd has no words for it.
+    async fn write_reservation(&self, write: &ReservationWrite<'_>) -> Result<(), Error> {
+        let version = self.version().await?;
+        let sent = match (version.reservation, write, write.body()) {
+            (Mouth::Rest, ReservationWrite::Delete { name }, _) => {
+                let name = plain(name, "a reservation's name")?;
+                self.http.delete(&format!("/slurm/{}/reservation/{name}", version.name)).await
+            }
+            (Mouth::Rest, _, Some(body)) => {
+                self.http.post(&format!("/slurm/{}/reservation", version.name), body).await
+            }
+            (Mouth::Scontrol, ..) | (Mouth::Rest, _, None) => {
+                self.scontrol.run(&write.arguments()).await.map(drop).map_err(Error::from)
+            }
+        };
+        if let Err(error) = &sent {
+            self.forget_version(error).await;
+        }
+        sent
+    }
+
     async fn unreserve(&self, name: &str) -> Result<(), Error> {
         ours(name)?;
         if !self.reservations().await.map_err(nothing_written)?.contains_key(name) {
             return Ok(());
         }
-        let arguments = ["delete".to_owned(), format!("ReservationName={name}")];
-        let sent = self.scontrol.run(&arguments).await.map(drop).map_err(Error::from);
+        let sent = self.write_reservation(&ReservationWrite::Delete { name }).await;
         match self.reservations().await.map_err(not_read_back)?.get(name) {
             None => Ok(()),
             Some(found) => {
@@ -442,6 +462,14 @@ impl Client {
             }
         }
     }
+}
+
+/// Does this error of a write mean that the reservation ended, or was made by someone else, since the look before it?
+fn came_or_went(error: &Error) -> bool {
+    if let Error::Scontrol(error) = error {
+        return matches!(error.failure(), Some(Failure::NoReservation | Failure::Exists));
+    }
+    matches!(error, Error::NotFound { number: INVALID_RESERVATION, .. })
 }
 
 fn unfinished(mark: &JobMark) -> bool {

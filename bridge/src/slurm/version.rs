@@ -39,34 +39,52 @@ pub(super) struct Version {
     pub(super) served_by: &'static str,
     /// How its answers look.
     pub(super) family: Family,
-    /// What a node's state is written through. (Reservations go through scontrol in every version: REST can make them since
-    /// v0.0.43, but takes no single flag away.)
+    /// What a node's state is written through.
     pub(super) node: Mouth,
+    /// What a reservation is written through. (DELETE alone is there in v0.0.40 to v0.0.42 too, but only from Slurm 25.05 on.)
+    pub(super) reservation: Mouth,
     /// How jobs are listed.
     pub(super) jobs: Jobs,
 }
 
 /// Newest first: the first one that is served is used. (v0.0.36 shows a drained node as "idle" and is never used.)
 pub(super) const VERSIONS: [Version; 9] = [
-    version("v0.0.45", "26.05", Family::Lists, Mouth::Rest, Jobs::States),
-    version("v0.0.44", "25.11, 26.05", Family::Lists, Mouth::Rest, Jobs::States),
-    version("v0.0.43", "25.05, 25.11, 26.05", Family::Lists, Mouth::Rest, Jobs::States),
-    version("v0.0.42", "24.11, 25.05, 25.11, 26.05", Family::Lists, Mouth::Rest, Jobs::States),
-    version("v0.0.41", "24.05, 24.11, 25.05, 25.11", Family::Lists, Mouth::Rest, Jobs::States),
-    version("v0.0.40", "23.11, 24.05, 24.11, 25.05", Family::Lists, Mouth::Rest, Jobs::Whole),
-    version("v0.0.39", "23.02, 23.11", Family::Mixed, Mouth::Rest, Jobs::Whole),
-    version("v0.0.38", "22.05, 23.02, 23.11", Family::Words, Mouth::Scontrol, Jobs::Whole),
-    version("v0.0.37", "22.05, 23.02", Family::Words, Mouth::Scontrol, Jobs::Whole),
+    version("v0.0.45", "26.05", Family::Lists, Writes::BOTH, Jobs::States),
+    version("v0.0.44", "25.11, 26.05", Family::Lists, Writes::BOTH, Jobs::States),
+    version("v0.0.43", "25.05, 25.11, 26.05", Family::Lists, Writes::BOTH, Jobs::States),
+    version("v0.0.42", "24.11, 25.05, 25.11, 26.05", Family::Lists, Writes::NODES, Jobs::States),
+    version("v0.0.41", "24.05, 24.11, 25.05, 25.11", Family::Lists, Writes::NODES, Jobs::States),
+    version("v0.0.40", "23.11, 24.05, 24.11, 25.05", Family::Lists, Writes::NODES, Jobs::Whole),
+    version("v0.0.39", "23.02, 23.11", Family::Mixed, Writes::NODES, Jobs::Whole),
+    version("v0.0.38", "22.05, 23.02, 23.11", Family::Words, Writes::NONE, Jobs::Whole),
+    version("v0.0.37", "22.05, 23.02", Family::Words, Writes::NONE, Jobs::Whole),
 ];
+
+/// What REST writes.
+#[derive(Debug, Clone, Copy)]
+struct Writes {
+    node: Mouth,
+    reservation: Mouth,
+}
+
+impl Writes {
+    /// Nodes and reservations.
+    const BOTH: Self = Self { node: Mouth::Rest, reservation: Mouth::Rest };
+    /// Nodes only.
+    const NODES: Self = Self { node: Mouth::Rest, reservation: Mouth::Scontrol };
+    /// Nothing.
+    const NONE: Self = Self { node: Mouth::Scontrol, reservation: Mouth::Scontrol };
+}
 
 const fn version(
     name: &'static str,
     served_by: &'static str,
     family: Family,
-    node: Mouth,
+    writes: Writes,
     jobs: Jobs,
 ) -> Version {
-    Version { name, served_by, family, node, jobs }
+    let Writes { node, reservation } = writes;
+    Version { name, served_by, family, node, reservation, jobs }
 }
 
 impl Version {
@@ -88,15 +106,16 @@ mod tests {
     /// The table of `docs/slurm-versions.md`.
     fn table() -> String {
         let row = |version: Version| {
-            let node = match version.node {
+            let mouth = |mouth| match mouth {
                 Mouth::Rest => "REST",
                 Mouth::Scontrol => "scontrol",
             };
+            let (node, reservation) = (mouth(version.node), mouth(version.reservation));
             let jobs = match version.jobs {
                 Jobs::States => "REST: jobs/state, job/ID",
                 Jobs::Whole => "REST: jobs, whole",
             };
-            format!("| {} | {} | {node} | scontrol | {jobs} |\n", version.name, version.served_by)
+            format!("| {} | {} | {node} | {reservation} | {jobs} |\n", version.name, version.served_by)
         };
         let head = "| REST version | served by Slurm | drain, undrain | reservations | jobs |\n|---|---|---|---|---|\n";
         head.to_owned() + &VERSIONS.map(row).concat()

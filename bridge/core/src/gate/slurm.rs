@@ -13,8 +13,13 @@ use crate::facts::slurm::{BaseState, Index, Job, JobState, Node, NodeFlag, Reaso
 use crate::ids::{HandoverId, JobId, SlurmNodeName};
 use crate::mark::{DrainReason, reservation_handover, reservation_name};
 
-/// Flags that Slurm sets by itself beside `SPEC_NODES`-style reservations of ours.
+/// Flags that a reservation of ours may have: those that we set, and the one that Slurm sets where nodes are named.
 const OUR_FLAGS: [&str; 3] = ["MAINT", "IGNORE_JOBS", "SPEC_NODES"];
+
+/// Flags that somebody may set on a reservation of ours and no release takes away again (scontrol and slurmrestd of 22.05 to
+/// 26.05). They let nothing start on our node: with OVERLAP a reservation may be *made* over others, and which jobs run where two
+/// overlap is decided by MAINT; NO_HOLD_JOBS_AFTER_END is about jobs that may use it, which are root's alone.
+pub const STUCK_FLAGS: [&str; 2] = ["OVERLAP", "NO_HOLD_JOBS_AFTER_END"];
 
 /// Jobs that are named when a node is busy: enough for people, and no more words than a large site can bear each tick.
 const JOBS_NAMED: usize = 4;
@@ -156,7 +161,8 @@ pub fn shape_flaw(reservation: &Reservation, name: &SlurmNodeName) -> Option<Str
     if !reservation.flags.contains("MAINT") {
         return Some("lacks the flag MAINT".to_owned());
     }
-    let foreign = reservation.flags.iter().find(|flag| !OUR_FLAGS.contains(&flag.as_str()));
+    let known = |flag: &str| OUR_FLAGS.contains(&flag) || STUCK_FLAGS.contains(&flag);
+    let foreign = reservation.flags.iter().find(|flag| !known(flag));
     foreign.map(|flag| format!("has the flag {flag}, which we never set"))
 }
 

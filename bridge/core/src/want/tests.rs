@@ -56,10 +56,10 @@ fn each_state_writes_its_own_from_a_fresh_node() {
     let to_kubernetes: [(State, &[&str]); 5] = [
         (State::Planned, &["reserve, ignoring jobs"]),
         (State::Reserved, &["reserve, ignoring jobs"]),
-        (State::Draining, &["reserve, ignoring jobs", "drain"]),
-        (State::SlurmEmpty, &["reserve", "drain"]),
+        (State::Draining, &["drain", "reserve, ignoring jobs"]),
+        (State::SlurmEmpty, &["drain", "reserve"]),
         // Not closed: no word of opening.
-        (State::Releasing, &["reserve", "drain"]),
+        (State::Releasing, &["drain", "reserve"]),
     ];
     for (state, expected) in to_kubernetes {
         assert_eq!(writes(&fresh_to_kubernetes(state)), expected, "{state:?}");
@@ -169,7 +169,7 @@ fn a_drain_that_was_found_is_taken_over_and_given_back() {
     case.slurm_node().reason = reason("bad fan");
     assert_eq!(writes(&case), ["reserve, ignoring jobs"], "not recorded: theirs");
     case.record.found = Some(found(Some("bad fan")));
-    assert_eq!(writes(&case), ["reserve, ignoring jobs", "drain"]);
+    assert_eq!(writes(&case), ["drain", "reserve, ignoring jobs"]);
     case.record.found = Some(found(Some("another")));
     assert_eq!(writes(&case), ["reserve, ignoring jobs"], "another than recorded: theirs");
     let mut back = Case::to_slurm(State::Returning);

@@ -125,7 +125,7 @@ fn reserve(world: &mut World, spec: &ReservationSpec) -> Result<(), Error> {
         let stands = world.slurm.reservation(&spec.name).map(reservation);
         match plan::reserve(stands.as_ref(), spec, world.now()) {
             Step::Done => return Ok(()),
-            Step::Write(words) => send(world, Late::Scontrol(words))?,
+            Step::Write(write) => send(world, Late::Scontrol(write.arguments()))?,
         }
     }
     Err(not_seen("reservation"))

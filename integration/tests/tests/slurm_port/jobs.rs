@@ -15,9 +15,11 @@ pub(super) async fn are_seen_in_every_state(site: &Site) -> Result<()> {
     let on = ["-w", node.as_str(), "--gres=gpu:4", "-t"];
     let submit = async |user, args: &[&str], script| lab.submit(user, args, script).await.map(JobId);
     // The job ignores SIGTERM, so that it is completing for KillWait.
-    let script = "trap '' TERM; while :; do sleep 1; done";
+    let script = "trap '' TERM; : >/tmp/trapped-$SLURM_JOB_ID; while :; do sleep 1; done";
     let first = submit("alice", &[&on[..], &["10"]].concat(), script).await?;
     let running = site.job_is(first, JobState::Running).await?;
+    // slurmctld says so before the script has begun.
+    site.file_is_there(&format!("/tmp/trapped-{first}")).await?;
     let second = submit("bob", &[&on[..], &["5"]].concat(), "sleep 1").await?;
     let array = submit("bob", &["-H", "-a", "0-9"], "sleep 1").await?;
 

@@ -71,6 +71,16 @@ impl Site {
         }
     }
 
+    /// Waits until a job has made a file.
+    async fn file_is_there(&self, path: &str) -> Result<()> {
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        while !self.lab.exec(&["test", "-e", path]).await?.status.success() {
+            ensure!(tokio::time::Instant::now() < deadline, "no {path} in time");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        Ok(())
+    }
+
     async fn job_is(&self, id: JobId, state: JobState) -> Result<Job> {
         let look = self.until(&[id], |look| look.jobs.get(&id).is_some_and(|job| job.state == state)).await?;
         look.jobs.get(&id).cloned().context("the job was just there")
@@ -110,7 +120,10 @@ impl Part {
     async fn run(self, site: &Site) -> Result<()> {
         match self {
             Self::Drains => drains::of_ours_come_and_go_and_others_stay(site).await,
-            Self::Reservations => reservations::take_the_shape_that_is_asked_for(site).await,
+            Self::Reservations => {
+                reservations::take_the_shape_that_is_asked_for(site).await?;
+                reservations::go_through_the_mouth_that_can(site).await
+            }
             Self::Jobs => jobs::are_seen_in_every_state(site).await,
         }
     }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gpu_bridge::certainty::Certainty;
-use gpu_bridge::slurm::Slurm as _;
+use gpu_bridge::slurm::{Error, Options, Slurm as _, connect};
 use gpu_bridge_core::facts::NodeSet;
 use gpu_bridge_core::facts::slurm::{Action, JobState, ReservationSpec, RunningJobs};
+use gpu_bridge_core::gate::slurm::shape_flaw;
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use jiff::{SignedDuration, Timestamp};
 
@@ -20,7 +21,8 @@ async fn stands(site: &Site, spec: &ReservationSpec, started: bool) -> Result<()
     assert_eq!(stands.nodes, NodeSet::from([spec.node.clone()]));
     assert_eq!(stands.users, BTreeSet::from(["root".to_owned()]));
     assert_eq!(stands.flags.contains("IGNORE_JOBS"), spec.jobs == RunningJobs::Ignore, "{stands:?}");
-    assert!(stands.flags.contains("MAINT"));
+    assert!(stands.flags.contains("MAINT") && !stands.flags.contains("FLEX"), "{stands:?}");
+    assert_eq!((&stands.accounts, shape_flaw(stands, &spec.node)), (&BTreeSet::new(), None), "{stands:?}");
     assert_eq!(stands.end.as_second(), spec.end.as_second());
     assert_eq!(stands.is_active(Timestamp::now()), started, "{stands:?}");
     Ok(())
@@ -54,6 +56,11 @@ pub(super) async fn take_the_shape_that_is_asked_for(site: &Site) -> Result<()> 
     check(&spec, false).await?;
     let name = format!("ReservationName={}", spec.name);
     lab.run(&["scontrol", "update", &name, "Users+=alice", &format!("Nodes={node},{other}")]).await?;
+    lab.run(&["scontrol", "update", &name, "Accounts+=ml"]).await?;
+    // The second flag can't be taken away by anybody, and keeps nothing else from being put right.
+    for flag in ["Flags+=FLEX", "Flags+=OVERLAP"] {
+        lab.run(&["scontrol", "update", &name, flag]).await?;
+    }
     check(&spec, false).await?;
     spec.start = in_minutes(-5);
     check(&spec, true).await?;
@@ -94,5 +101,41 @@ pub(super) async fn take_the_shape_that_is_asked_for(site: &Site) -> Result<()> 
     let nowhere = ReservationSpec { node: SlurmNodeName::from("gpu99"), ..spec };
     let error = client.act(&Action::Reserve(nowhere)).await.unwrap_err();
     assert!(error.to_string().contains("Invalid node name"), "{error}");
+    Ok(())
+}
+
+/// Through the mouth of the version's capability table and no other: scontrol is broken where REST writes reservations, and
+/// needed where it does not. A client that starts anew finds what stands and goes on with it.
+pub(super) async fn go_through_the_mouth_that_can(site: &Site) -> Result<()> {
+    let [.., other, _] = site.nodes.as_slice() else { anyhow::bail!("{NODES} nodes") };
+    let by_rest = site.api >= "v0.0.43";
+    let fresh = || connect(Options { scontrol: vec!["false".into()], ..site.options() });
+    let in_minutes = |minutes| Timestamp::now() + SignedDuration::from_mins(minutes);
+    let mut spec = ReservationSpec {
+        name: format!("gpu-bridge_h{:04}", 142 + site.number),
+        node: other.clone(),
+        start: in_minutes(-1),
+        end: in_minutes(60),
+        jobs: RunningJobs::Ignore,
+    };
+    if by_rest {
+        // Made, extended, shrunk, made strict, each time by a client that knows of nothing.
+        for (end, jobs) in [
+            (60, RunningJobs::Ignore),
+            (60, RunningJobs::Ignore),
+            (200, RunningJobs::Ignore),
+            (90, RunningJobs::Ignore),
+            (90, RunningJobs::None),
+        ] {
+            (spec.end, spec.jobs) = (in_minutes(end), jobs);
+            fresh()?.act(&Action::Reserve(spec.clone())).await?;
+            stands(site, &spec, true).await?;
+        }
+        fresh()?.act(&Action::Unreserve { name: spec.name.clone() }).await?;
+    } else {
+        let refused = fresh()?.act(&Action::Reserve(spec.clone())).await.unwrap_err();
+        assert!(matches!(refused, Error::Scontrol(_)), "{refused}");
+    }
+    assert!(!site.client.look(&[]).await?.reservations.contains_key(&spec.name));
     Ok(())
 }
