@@ -148,7 +148,8 @@ pub enum Event {
         node: NodeName,
         /// How.
         mode: ReleaseMode,
-        /// Who asked for it.
+        /// Who asked for it; empty in ledgers from before it was noted.
+        #[serde(default)]
         user: String,
     },
     /// The node is unmanaged again.

@@ -11,8 +11,7 @@ use crate::arbiter::{self, Census};
 use crate::book::Book;
 use crate::denied::Denied;
 use crate::facts::Facts;
-use crate::facts::kubernetes::Ready;
-use crate::facts::slurm::{BaseState, Free, Index, NodeFlag};
+use crate::facts::slurm::{Free, Index};
 use crate::handover::{Handover, Purpose, Requester, State};
 use crate::ids::{HandoverId, NodeName, PolicyName, PoolName, SlurmNodeName, Ticket};
 use crate::model::{Domain, Node, Pool, Site};
@@ -455,22 +454,8 @@ fn healthy<'a>(situation: Situation<'a>) -> Vec<Candidate<'a>> {
     let candidate = |node: &'a Node| {
         let from = arbiter::pool_left(book, node, Domain::Kubernetes).ok()?;
         let in_slurm = slurm.nodes.get(&node.slurm)?;
-        let up = match in_slurm.state {
-            BaseState::Idle | BaseState::Mixed | BaseState::Allocated => true,
-            BaseState::Down
-            | BaseState::Future
-            | BaseState::Error
-            | BaseState::Unknown
-            | BaseState::Other(_) => false,
-        };
-        let healthy_in_slurm = up
-            && !in_slurm.flags.contains(&NodeFlag::Drain)
-            && !in_slurm.flags.contains(&NodeFlag::NotResponding);
         let in_kubernetes = kubernetes.nodes.get(&node.kubernetes)?;
-        let healthy_in_kubernetes = in_kubernetes.ready == Ready::True
-            && !in_kubernetes.unschedulable
-            && in_kubernetes.allocatable_gpus == node.gpus;
-        (healthy_in_slurm && healthy_in_kubernetes).then(|| Candidate {
+        (in_slurm.takes_jobs() && in_kubernetes.takes_pods(node.gpus)).then(|| Candidate {
             node,
             from,
             free: index.free(&node.slurm),

@@ -212,12 +212,21 @@ pub fn main() -> ExitCode {
         Err(error) => Err(anyhow::Error::new(error).context("the async runtime cannot be started")),
     };
     done.unwrap_or_else(|error| {
+        if is_closed_pipe(error.as_ref()) {
+            return ExitCode::SUCCESS;
+        }
         eprintln!("gpu-bridge: {}", report(error.as_ref()));
         if code::of(error.as_ref()).is_some() {
             eprintln!("docs/errors.md says what to do about each code");
         }
         ExitCode::FAILURE
     })
+}
+
+/// Whoever read our output has had enough of it (`| head`).
+fn is_closed_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {

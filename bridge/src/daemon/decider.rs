@@ -8,8 +8,7 @@ use gpu_bridge_core::arbiter::Census;
 use gpu_bridge_core::book::{Book, Management};
 use gpu_bridge_core::calendar::{Calendar, Overlap, Window};
 use gpu_bridge_core::facts::Facts;
-use gpu_bridge_core::facts::kubernetes::Ready;
-use gpu_bridge_core::facts::slurm::{BaseState, Free, Index, JobState};
+use gpu_bridge_core::facts::slurm::{self, Free, Index, JobState};
 use gpu_bridge_core::ids::{PolicyName, PoolName, Ticket};
 use gpu_bridge_core::model::{Domain, Node, Site};
 use gpu_bridge_core::planner::{Priority, Want};
@@ -275,20 +274,13 @@ fn busy(situation: Situation<'_>, node: &Node, owner: Domain) -> (bool, Option<i
 fn healthy(facts: &Facts, node: &Node, owner: Domain) -> bool {
     match owner {
         Domain::Slurm => {
-            facts.slurm.value().and_then(|s| s.nodes.get(&node.slurm)).is_some_and(|n| match n.state {
-                BaseState::Idle | BaseState::Mixed | BaseState::Allocated => true,
-                BaseState::Down
-                | BaseState::Future
-                | BaseState::Error
-                | BaseState::Unknown
-                | BaseState::Other(_) => false,
-            })
+            let seen = facts.slurm.value().and_then(|slurm| slurm.nodes.get(&node.slurm));
+            seen.is_some_and(slurm::Node::takes_jobs)
         }
-        Domain::Kubernetes => facts
-            .kubernetes
-            .value()
-            .and_then(|k| k.nodes.get(&node.kubernetes))
-            .is_some_and(|n| n.ready == Ready::True && n.allocatable_gpus == node.gpus),
+        Domain::Kubernetes => {
+            let seen = facts.kubernetes.value().and_then(|kubernetes| kubernetes.nodes.get(&node.kubernetes));
+            seen.is_some_and(|seen| seen.takes_pods(node.gpus))
+        }
     }
 }
 

@@ -29,6 +29,32 @@ const FRESH: SignedDuration = SignedDuration::from_secs(1);
 /// An eviction that a budget refused is asked for again after this.
 const EVICTION_RETRY: SignedDuration = SignedDuration::from_secs(5);
 
+/// A write that did not come off is asked for again after 2 s, 4 s and so on, up to this: each try is two ledger lines.
+const LONGEST_PAUSE: u32 = 60;
+/// The same for one that closes.
+const LONGEST_PAUSE_OF_CLOSING: u32 = 10;
+
+/// Writes on a node that did not come off, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Failed {
+    times: u32,
+    last: Timestamp,
+}
+
+impl Failed {
+    fn once_more(before: Option<Self>, last: Timestamp) -> Self {
+        Self { times: before.map_or(0, |failed| failed.times).saturating_add(1), last }
+    }
+
+    /// Whether the next try is due. A clock that was set back since makes it due.
+    fn may_retry(self, closes: bool, now: Timestamp) -> bool {
+        let longest = if closes { LONGEST_PAUSE_OF_CLOSING } else { LONGEST_PAUSE };
+        let pause = 1_u32.checked_shl(self.times).unwrap_or(longest).min(longest);
+        let waited = self.last.duration_until(now);
+        waited.is_negative() || waited >= SignedDuration::from_secs(pause.into())
+    }
+}
+
 /// What one tick's writes have in common.
 #[derive(Debug, Default)]
 pub(super) struct Round {
@@ -78,6 +104,9 @@ impl<D: Disk> Engine<D> {
             if round.away.contains(&domain) || (evicts && !may_evict) {
                 continue;
             }
+            if !self.may_retry(Some(name), &action) {
+                break;
+            }
             if !action.is_closing() && self.too_old_to_open_on() {
                 tracing::warn!(node = %name, "the look is too old to open or evict on; the next tick looks again");
                 break;
@@ -95,7 +124,7 @@ impl<D: Disk> Engine<D> {
                 }
                 Ok(()) => self.act(Some(name), &action).await,
             };
-            self.conclude(intent, Some(name), &action, outcome);
+            self.conclude(intent, Some(name), &action, outcome, next);
             match next {
                 Next::GoOn => {}
                 Next::LeaveNode => break,
@@ -106,9 +135,12 @@ impl<D: Disk> Engine<D> {
 
     /// Carries out what concerns all nodes.
     pub(super) async fn carry_out(&mut self, action: &Action) {
+        if !self.may_retry(None, action) {
+            return;
+        }
         let Some(intent) = self.intend(None, action) else { return };
-        let (outcome, _) = self.act(None, action).await;
-        self.conclude(intent, None, action, outcome);
+        let (outcome, next) = self.act(None, action).await;
+        self.conclude(intent, None, action, outcome, next);
     }
 
     fn too_old_to_open_on(&self) -> bool {
@@ -210,7 +242,29 @@ impl<D: Disk> Engine<D> {
         }
     }
 
-    fn conclude(&mut self, intent: Intent, name: Option<&NodeName>, action: &Action, outcome: Outcome) {
+    fn may_retry(&self, name: Option<&NodeName>, action: &Action) -> bool {
+        let now = self.parts.clock.now();
+        self.failed.get(&name.cloned()).is_none_or(|failed| failed.may_retry(action.is_closing(), now))
+    }
+
+    fn conclude(
+        &mut self,
+        intent: Intent,
+        name: Option<&NodeName>,
+        action: &Action,
+        outcome: Outcome,
+        next: Next,
+    ) {
+        let key = name.cloned();
+        match next {
+            Next::GoOn => {
+                self.failed.remove(&key);
+            }
+            Next::LeaveNode | Next::LeaveDomain => {
+                let failed = Failed::once_more(self.failed.get(&key).copied(), self.parts.clock.now());
+                self.failed.insert(key, failed);
+            }
+        }
         match &outcome {
             // A denial was told where it was made.
             Outcome::Done | Outcome::Budget { .. } | Outcome::Denied { .. } => {}
@@ -261,6 +315,28 @@ mod tests {
     use super::*;
 
     /// The clock was set back between look and write: the look never grew old.
+    #[test]
+    fn what_did_not_come_off_is_tried_ever_more_seldom() {
+        let start = Timestamp::UNIX_EPOCH;
+        let pauses = |closes: bool| {
+            let mut failed = None;
+            let mut pauses = Vec::new();
+            for _ in 0..40 {
+                let one = Failed::once_more(failed, start);
+                let due = |s: &i64| one.may_retry(closes, start + SignedDuration::from_secs(*s));
+                let pause = (0..=i64::from(LONGEST_PAUSE)).find(due).unwrap();
+                pauses.push(pause);
+                failed = Some(one);
+            }
+            pauses
+        };
+        assert_eq!(pauses(false)[..7], [2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(pauses(true)[..5], [2, 4, 8, 10, 10]);
+        assert_eq!(pauses(false)[39], 60);
+        let failed = Failed { times: 9, last: start };
+        assert!(failed.may_retry(false, start - SignedDuration::from_secs(1)), "the clock was set back");
+    }
+
     #[test]
     fn nothing_opens_on_a_look_from_before_the_clock_was_set_back() {
         let now = Timestamp::UNIX_EPOCH;

@@ -15,16 +15,16 @@ use gpu_bridge_core::facts::kubernetes::{BindingProbe, NodeLook};
 use gpu_bridge_core::facts::slurm::Index;
 use gpu_bridge_core::facts::{Facts, Seen};
 use gpu_bridge_core::handover::{self, Requester};
-use gpu_bridge_core::ids::{Epoch, JobId, KubeNodeName, NodeName};
-use gpu_bridge_core::model::{Domain, Node, Site};
+use gpu_bridge_core::ids::{Epoch, JobId, KubeNodeName, NodeName, PolicyName, PoolName};
+use gpu_bridge_core::model::{Node, Site};
 use gpu_bridge_core::planner::{self, Heard, Plan, Want};
 use gpu_bridge_core::view::{self, Inputs, View};
-use gpu_bridge_core::{adoption, import, leftover, release, safety, step, want};
+use gpu_bridge_core::{adoption, import, release, safety, step, want};
 use jiff::Timestamp;
 
 use super::clock::Clock;
 use super::decider::{self, Mode, Seat};
-use super::effects::Round;
+use super::effects::{Failed, Round};
 use super::journal::{self, Journal};
 use crate::code::report;
 use crate::kubernetes::Kubernetes;
@@ -72,13 +72,18 @@ pub struct Engine<D: Disk> {
     pub(super) import_pending: bool,
     /// When evictions on a node may be asked for again.
     pub(super) evict_again: BTreeMap<NodeName, Timestamp>,
+    /// Nodes on which the last write did not come off; `None` for what concerns all of them.
+    pub(super) failed: BTreeMap<Option<NodeName>, Failed>,
     /// Why the ledger can't be written, while it can't: an alarm that it cannot hold itself.
     pub(super) ledger_fault: Option<String>,
     /// How far the schedulers' own counters had come at the last look, or by the ledger.
     pub(super) counters: Counters,
     /// The last decision recorded for each want, so that only changes are.
-    decisions: BTreeMap<String, String>,
+    decisions: BTreeMap<Place, String>,
 }
+
+/// A want's place: the how manieth of a policy for a pool.
+type Place = ((PolicyName, PoolName), usize);
 
 /// What a tick did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -122,6 +127,7 @@ impl<D: Disk> Engine<D> {
             beginning,
             import_pending: true,
             evict_again: BTreeMap::new(),
+            failed: BTreeMap::new(),
             ledger_fault: None,
             counters,
             decisions: BTreeMap::new(),
@@ -446,104 +452,46 @@ impl<D: Disk> Engine<D> {
         })
     }
 
-    /// What was granted or denied to policies goes to the ledger when it changes.
+    /// What was granted or denied to policies goes to the ledger when it changes. A want is known by its place among those
+    /// of its policy and pool: a policy may ask anew each time, from the present instant on.
     fn record_decisions(&mut self, plan: &Plan, wants: &[Want]) {
-        let mut decisions: BTreeMap<String, (Want, String)> = BTreeMap::new();
+        let mut places: BTreeMap<(PolicyName, PoolName), usize> = BTreeMap::new();
         for want in wants {
-            let key = format!("{}/{}/{}", want.policy, want.pool, want.from);
-            let moves = plan
-                .moves
-                .iter()
-                .filter(|m| by(&m.requester, want) && m.start_at == want.from.max(m.start_at));
-            let nodes: Vec<&str> = moves.filter(|m| m.pool == want.pool).map(|m| m.node.as_str()).collect();
-            let denial = plan.denials.iter().find(|denial| denial.want == *want);
-            let decided = match (nodes.is_empty(), denial) {
-                (true, None) => continue,
-                (false, None) => format!("granted: {}", nodes.join(", ")),
-                (true, Some(denial)) => format!("denied: {}", denial.reason),
-                (false, Some(denial)) => format!("granted: {}; denied: {}", nodes.join(", "), denial.reason),
-            };
-            decisions.insert(key, (want.clone(), decided));
-        }
-        for (key, (want, decided)) in decisions {
-            if self.decisions.get(&key) == Some(&decided) {
+            let of_pool = (want.policy.clone(), want.pool.clone());
+            let place = places.entry(of_pool.clone()).and_modify(|place| *place += 1).or_default();
+            let place = (of_pool, *place);
+            let Some(decided) = decided(plan, want) else { continue };
+            if self.decisions.get(&place) == Some(&decided) {
                 continue;
             }
             let asked = format!(
                 "{} nodes of {} from {} until {} ({})",
                 want.count, want.pool, want.from, want.until, want.why
             );
-            let event = Event::Decision { policy: want.policy, asked, decided: decided.clone() };
+            let event = Event::Decision { policy: want.policy.clone(), asked, decided: decided.clone() };
             if self.record(&event) {
-                self.decisions.insert(key, decided);
+                self.decisions.insert(place, decided);
             }
         }
+        self.decisions.retain(|(of_pool, place), _| places.get(of_pool).is_some_and(|last| place <= last));
     }
+}
 
-    /// Raises the alarms that began and clears those that ended.
-    fn alarms(&mut self, index: &Index<'_>) {
-        let mut on: BTreeMap<String, (Option<NodeName>, String)> = BTreeMap::new();
-        let names: Vec<NodeName> = self.journal.book().nodes.keys().cloned().collect();
-        for name in names {
-            let alarms = self.with_view(&name, index, safety::alarms).unwrap_or_default();
-            on.extend(alarms.into_iter().map(|(key, text)| (key, (Some(name.clone()), text))));
-        }
-        let strangers = safety::strangers(&self.parts.site, self.journal.book());
-        on.extend(strangers.into_iter().map(|(key, node, text)| (key, (Some(node), text))));
-        if let Some(slurm) = self.facts.slurm.value() {
-            let left = leftover::leftovers(&self.parts.site, self.journal.book(), slurm);
-            on.extend(left.into_iter().map(|(key, node, text)| (key, (node, text))));
-        }
-        if let Some(kubernetes) = self.facts.kubernetes.value()
-            && self.journal.book().nodes.values().any(|record| record.owner().is_some())
-        {
-            for flaw in safety::guard_flaws(&kubernetes.guards) {
-                let text = format!(
-                    "{flaw}: no gate opens until it stands again. `gpu-bridge kubernetes manifests | kubectl apply -f -`"
-                );
-                on.insert(format!("guard/{flaw}"), (None, text));
-            }
-        }
-        for seat in &self.parts.seats {
-            if let Some(error) = &seat.error {
-                let name = seat.decider.name();
-                let text = format!("policy {name} fails, and what it wanted before goes on: {error}");
-                on.insert(format!("policy/{name}"), (None, text));
-            }
-        }
-        let now = self.parts.clock.now();
-        let ends = self.facts.slurm.value().and_then(|slurm| slurm.token_ends);
-        if let Some(ends) = ends.filter(|ends| now.duration_until(*ends) < self.parts.token_alarm_before) {
-            let text = format!(
-                "the token for slurmrestd ends at {ends}: write a new one to slurm.token_file before that \
-                 (`scontrol token username=USER lifespan=SECONDS`), or nothing of Slurm is seen any more"
-            );
-            on.insert("token/slurm".to_owned(), (None, text));
-        }
-        // A counter that was read before and is not any more: nobody would notice a restored backup.
-        if let Some(slurm) = self.facts.slurm.value()
-            && slurm.next_job_id.is_none()
-            && self.counters.slurm.is_some()
-        {
-            let text = "Slurm's next job id can't be read by `scontrol show config` (the log says why): a slurmctld that \
-                        starts from an old backup would not be noticed";
-            on.insert("counter/slurm".to_owned(), (None, text.to_owned()));
-        }
-        let backwards = self.journal.book().backwards;
-        let ran =
-            [Domain::Slurm, Domain::Kubernetes].into_iter().filter_map(|domain| backwards.alarm(domain, now));
-        on.extend(ran.map(|(key, text)| (key, (None, text))));
-        let book = self.journal.book();
-        let cleared: Vec<String> = book.alarms.keys().filter(|key| !on.contains_key(*key)).cloned().collect();
-        on.retain(|key, (_, text)| book.alarms.get(key).is_none_or(|alarm| alarm.text != *text));
-        for (key, (node, text)) in on {
-            tracing::warn!(alarm = %key, "{text}");
-            self.record(&Event::AlarmRaised { key, node, text });
-        }
-        for key in cleared {
-            self.record(&Event::AlarmCleared { key });
-        }
-    }
+/// What was decided on a want, where it was one that a person should read of.
+fn decided(plan: &Plan, want: &Want) -> Option<String> {
+    let nodes: Vec<&str> = plan
+        .moves
+        .iter()
+        .filter(|m| by(&m.requester, want) && m.start_at == want.from.max(m.start_at) && m.pool == want.pool)
+        .map(|m| m.node.as_str())
+        .collect();
+    let denial = plan.denials.iter().find(|denial| denial.want == *want);
+    Some(match (nodes.is_empty(), denial) {
+        (true, None) => return None,
+        (false, None) => format!("granted: {}", nodes.join(", ")),
+        (true, Some(denial)) => format!("denied: {}", denial.reason),
+        (false, Some(denial)) => format!("granted: {}; denied: {}", nodes.join(", "), denial.reason),
+    })
 }
 
 fn by(requester: &Requester, want: &Want) -> bool {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+mod alarms;
 pub mod clock;
 pub mod command;
 pub mod decider;

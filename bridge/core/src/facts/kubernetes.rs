@@ -93,6 +93,13 @@ pub struct Node {
     pub lease_renewed_at: Option<Timestamp>,
 }
 
+impl Node {
+    /// Is it Ready, not cordoned, and does it offer all of its GPUs?
+    pub fn takes_pods(&self, gpus: u32) -> bool {
+        self.ready == Ready::True && !self.unschedulable && self.allocatable_gpus == gpus
+    }
+}
+
 /// A taint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Taint {

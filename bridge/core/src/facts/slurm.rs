@@ -194,6 +194,21 @@ pub struct Node {
     pub partitions: BTreeSet<String>,
 }
 
+impl Node {
+    /// Would Slurm start a job on it: is it up, undrained and responding?
+    pub fn takes_jobs(&self) -> bool {
+        let up = match self.state {
+            BaseState::Idle | BaseState::Mixed | BaseState::Allocated => true,
+            BaseState::Down
+            | BaseState::Future
+            | BaseState::Error
+            | BaseState::Unknown
+            | BaseState::Other(_) => false,
+        };
+        up && !self.flags.contains(&NodeFlag::Drain) && !self.flags.contains(&NodeFlag::NotResponding)
+    }
+}
+
 /// A node's reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {

@@ -4,7 +4,7 @@ use super::*;
 use crate::arbiter;
 use crate::book::Management;
 use crate::facts::Seen;
-use crate::facts::slurm::{JobState, Slurm};
+use crate::facts::slurm::{JobState, NodeFlag, Slurm};
 use crate::fixtures::*;
 
 const NOW: i64 = 10;
