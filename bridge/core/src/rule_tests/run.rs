@@ -1,0 +1,287 @@
+//! One run: what the daemon does in a tick, what may become of its writes, and what must hold after each step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use super::daemon::Daemon;
+use super::happenings::{Happening, happening};
+use super::world::World;
+use crate::book::Management;
+use crate::event::{Action, Event};
+use crate::facts::kubernetes::{self, BindingProbe};
+use crate::facts::{Seen, slurm};
+use crate::fixtures::{found, n};
+use crate::handover::{Event as Step, Purpose, State};
+use crate::ids::{Epoch, JobId};
+use crate::mark::TAINT_SLURM;
+use crate::model::Domain;
+use crate::safety;
+use crate::step::next_event;
+use crate::view::{View, needs_look, needs_probe};
+use crate::want::actions;
+
+/// What becomes of the writes of a tick.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Fate {
+    Done,
+    Lost,
+    Late,
+    /// The daemon crashes after so many.
+    Crash(usize),
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Op {
+    Happens(Happening),
+    Tick {
+        slurm: bool,
+        kubernetes: bool,
+        look: bool,
+        between: Option<Happening>,
+        fate: Fate,
+    },
+    /// A handover to the other side begins, with so many ticks until its deadline.
+    Plan {
+        ticks: i32,
+    },
+    Cancel,
+}
+
+pub(super) fn op() -> impl Strategy<Value = Op> {
+    let fate = prop_oneof![
+        12 => Just(Fate::Done),
+        1 => Just(Fate::Lost),
+        1 => Just(Fate::Late),
+        1 => (0..3_usize).prop_map(Fate::Crash),
+    ];
+    let tick = (
+        prop::bool::weighted(0.93),
+        prop::bool::weighted(0.93),
+        prop::bool::weighted(0.93),
+        prop::option::weighted(0.3, happening()),
+        fate,
+    )
+        .prop_map(|(slurm, kubernetes, look, between, fate)| Op::Tick {
+            slurm,
+            kubernetes,
+            look,
+            between,
+            fate,
+        });
+    prop_oneof![
+        6 => happening().prop_map(Op::Happens),
+        12 => tick,
+        2 => (20..400_i32).prop_map(|ticks| Op::Plan { ticks }),
+        1 => Just(Op::Cancel),
+    ]
+}
+
+pub(super) struct Run {
+    pub(super) world: World,
+    pub(super) daemon: Daemon,
+    /// Handovers that got through, for the test of the test.
+    pub(super) opened: BTreeMap<Domain, u32>,
+}
+
+impl Run {
+    pub(super) fn new(owner: Domain) -> Self {
+        let mut run = Self { world: World::new(), daemon: Daemon::new(), opened: BTreeMap::new() };
+        let now = run.world.now;
+        run.daemon.log(now, Event::Started { epoch: Epoch(1), version: "test".into() });
+        run.daemon.log(now, Event::Found { node: n(1), found: found(None) });
+        run.daemon.plan(now, owner, Purpose::Adoption, 100_000);
+        run
+    }
+
+    pub(super) fn seen_jobs(&self) -> BTreeSet<JobId> {
+        self.daemon
+            .book
+            .handover_of(&n(1))
+            .map(|handover| handover.jobs_seen.keys().copied().collect())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn op(&mut self, op: &Op) -> Result<(), TestCaseError> {
+        match op {
+            Op::Happens(what) => {
+                let seen = self.seen_jobs();
+                self.world.happen(*what, &seen);
+            }
+            Op::Plan { ticks } => {
+                let record = self.daemon.book.record(&n(1));
+                if let (Management::Managed { owner }, None) = (record.management, record.handover) {
+                    self.daemon.plan(self.world.now, owner.other(), Purpose::Move, *ticks);
+                }
+            }
+            Op::Cancel => {
+                let cancelled =
+                    self.daemon.book.handover_of(&n(1)).map(|handover| (handover.id, handover.purpose));
+                if let Some((id, Purpose::Move)) = cancelled {
+                    let event = Event::Handover { id, event: Step::RollBack { why: "cancelled".into() } };
+                    if self.daemon.book.accepts(self.world.now, &event).is_ok() {
+                        self.daemon.log(self.world.now, event);
+                    }
+                }
+            }
+            Op::Tick { slurm, kubernetes, look, between, fate } => {
+                self.tick(*slurm, *kubernetes, *look, *between, *fate)?;
+            }
+        }
+        self.rule()
+    }
+
+    pub(super) fn tick(
+        &mut self,
+        slurm: bool,
+        kubernetes: bool,
+        look: bool,
+        between: Option<Happening>,
+        fate: Fate,
+    ) -> Result<(), TestCaseError> {
+        self.world.pass_time();
+        let now = self.world.now;
+        let mut facts = self.world.facts();
+        if !slurm {
+            facts.slurm = Seen::unknown("timeout");
+        }
+        if !kubernetes {
+            facts.kubernetes = Seen::unknown("timeout");
+        }
+        let record = self.daemon.book.record(&n(1));
+        let handover = self.daemon.book.handover_of(&n(1));
+        let node_look =
+            if look && needs_look(&record, handover) { self.world.look() } else { Seen::unknown("timeout") };
+        let probe = if needs_probe(handover) && kubernetes {
+            let value = if self.world.listed { BindingProbe::Refused } else { BindingProbe::Passed };
+            Seen::At { at: now, value }
+        } else {
+            Seen::unknown("not asked")
+        };
+        let lacks = self.daemon.view(now, &facts, &node_look, &probe, |view: &View<'_>| view.lacks_look());
+        let node_look = if look && lacks { self.world.look() } else { node_look };
+        let mut events = 0;
+        while let Some(event) = self.daemon.view(now, &facts, &node_look, &probe, next_event) {
+            events += 1;
+            prop_assert!(events < 20, "no end of events: {event:?}");
+            let handover = self.daemon.book.handover_of(&n(1)).unwrap();
+            let (id, to) = (handover.id, handover.to);
+            if event == Step::Opened && handover.state != State::RollingBack {
+                *self.opened.entry(to).or_default() += 1;
+            }
+            self.daemon.log(now, Event::Handover { id, event });
+        }
+        let (writes, violation) = self
+            .daemon
+            .view(now, &facts, &node_look, &probe, |view| (actions(view), safety::violation(view)));
+        prop_assert_eq!(
+            violation,
+            None,
+            "{:?} {:?}",
+            self.world,
+            self.daemon.ledger.iter().rev().take(12).collect::<Vec<_>>()
+        );
+        let seen = self.seen_jobs();
+        let (gate_version, node_version) = (self.world.gate_version, self.world.node_version);
+        if let Some(what) = between {
+            self.world.happen(what, &seen);
+        }
+        let mut versions = (gate_version, node_version);
+        for (i, action) in writes.iter().enumerate() {
+            match fate {
+                Fate::Crash(after) if i >= after => break,
+                Fate::Done | Fate::Crash(_) => {}
+                Fate::Lost => break,
+                Fate::Late => {
+                    self.world.late.push((action.clone(), versions.0, versions.1));
+                    self.world.late.truncate(4);
+                    break;
+                }
+            }
+            self.opening_is_allowed(action)?;
+            let before = (self.world.gate_version, self.world.node_version);
+            self.world.act(action, versions.0, versions.1);
+            // A write's answer carries the new version.
+            versions.0 += self.world.gate_version - before.0;
+            versions.1 += self.world.node_version - before.1;
+        }
+        if let Fate::Crash(_) = fate {
+            self.daemon.crash();
+        }
+        Ok(())
+    }
+
+    /// What the daemon writes when it opens a gate of a managed node must find the other side really closed and empty.
+    /// (Somebody may take one guard away between look and write: the others stand.)
+    pub(super) fn opening_is_allowed(&self, action: &Action) -> Result<(), TestCaseError> {
+        if self.adopting() {
+            return Ok(());
+        }
+        let world = &self.world;
+        let opens_slurm =
+            matches!(action, Action::Slurm(slurm::Action::Undrain { .. } | slurm::Action::Unreserve { .. }));
+        let opens_kubernetes = match action {
+            Action::Kubernetes(kubernetes::Action::OpenGate { .. }) => true,
+            Action::Kubernetes(kubernetes::Action::Mark(marks)) => {
+                (world.has_taint(TAINT_SLURM) && !marks.taints.iter().any(|taint| taint.key == TAINT_SLURM))
+                    && marks.taint_keys.contains(TAINT_SLURM)
+            }
+            Action::Kubernetes(
+                kubernetes::Action::CreateGate { .. }
+                | kubernetes::Action::CloseGate { .. }
+                | kubernetes::Action::Evict { .. },
+            )
+            | Action::Slurm(_) => false,
+        };
+        if opens_slurm {
+            prop_assert!(!world.kubernetes_starts_work() && world.pods.is_empty(), "{action:?} in {world:?}");
+        }
+        if opens_kubernetes {
+            prop_assert!(!world.slurm_starts_work() && !world.gpu_work_of_slurm(), "{action:?} in {world:?}");
+        }
+        Ok(())
+    }
+
+    pub(super) fn adopting(&self) -> bool {
+        match self.daemon.book.record(&n(1)).management {
+            Management::Unmanaged | Management::Adopting => true,
+            Management::Managed { .. } | Management::Releasing { .. } => false,
+        }
+    }
+
+    /// The rule itself.
+    pub(super) fn rule(&self) -> Result<(), TestCaseError> {
+        if self.adopting() {
+            return Ok(());
+        }
+        let world = &self.world;
+        let both = world.slurm_starts_work() && world.kubernetes_starts_work();
+        prop_assert!(!both, "both sides start work: {world:?}");
+        let double = world.gpu_work_of_slurm() && !world.pods.is_empty();
+        prop_assert!(!double, "double allocation: {world:?}");
+        Ok(())
+    }
+
+    /// Everything works and nobody interferes: where does it settle?
+    pub(super) fn settle(&mut self, ticks: u32) -> Result<(), TestCaseError> {
+        self.world.jobs.clear();
+        self.world.frozen_since = None;
+        self.world.decided = 0;
+        for tick in 0..ticks {
+            // A hand drain is lifted when the daemon has put back what was missing beside it: with both gone at once the
+            // gate would be open, and no daemon can survive that.
+            if tick == 10 {
+                self.world.happen(Happening::HandDrainLifted, &BTreeSet::new());
+            }
+            self.op(&Op::Tick {
+                slurm: true,
+                kubernetes: true,
+                look: true,
+                between: None,
+                fate: Fate::Done,
+            })?;
+        }
+        Ok(())
+    }
+}
