@@ -80,6 +80,11 @@ impl Record {
             Management::Managed { owner } | Management::Releasing { owner, .. } => Some(owner),
         }
     }
+
+    /// The handover that our annotation on the Node names.
+    pub fn marked_by(&self) -> Option<HandoverId> {
+        self.handover.or(self.kubernetes_closed_by).or(self.slurm_closed_by)
+    }
 }
 
 /// A condition that a person should know of.

@@ -6,8 +6,14 @@ use crate::event::Event;
 use crate::facts::Facts;
 use crate::gate::{self, slurm::Drain};
 use crate::ids::{Epoch, HandoverId};
-use crate::mark::{HandoverAnnotation, reservation_handover};
+use crate::mark::{HandoverAnnotation, STEP_QUARANTINE, reservation_handover};
 use crate::model::{Domain, Node, Site};
+
+/// Why a node is in quarantine whose ledger ends one and begins no adoption.
+const NEVER_BEGAN: &str = "its quarantine was ended for an adoption that never began";
+/// Why a node is in quarantine whose marks know of one and whose ledger does not.
+const TOLD_BY_MARKS: &str =
+    "its marks tell of a quarantine, and the ledger does not: it could not be written, or was lost";
 
 /// The events that import every managed-looking node, and the highest id and epoch seen in any mark.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,12 +37,8 @@ pub fn import(site: &Site, book: &Book, facts: &Facts) -> Option<Import> {
         import.highest_epoch = import.highest_epoch.max(marks.epoch);
         // What the ledger tells of a node is believed before its marks are, unless they are newer ([`doubts`]).
         if book.record(&node.name).management == Management::Unmanaged {
-            let mut imported = events(site, node, &marks);
-            if book.record(&node.name).adopted_from_quarantine && !imported.is_empty() {
-                let why = "its quarantine was ended for an adoption that never began".to_owned();
-                imported.insert(0, Event::Quarantined { node: node.name.clone(), why });
-            }
-            import.events.extend(imported);
+            let ended = book.record(&node.name).adopted_from_quarantine;
+            import.events.extend(events(site, node, &marks, ended.then_some(NEVER_BEGAN)));
         }
     }
     let seen = highest.filter(|highest| Some(*highest) > book.highest_handover);
@@ -47,18 +49,27 @@ pub fn import(site: &Site, book: &Book, facts: &Facts) -> Option<Import> {
     Some(import)
 }
 
-/// Quarantines for managed nodes with marks that are newer than the ledger. Needs no more than one side: what the ledger
-/// wants on the side that is seen must not be done while the other is away.
+/// Quarantines for managed nodes with marks that are newer than the ledger, or that tell of a quarantine which it could not
+/// be told of. Needs no more than one side: what the ledger wants on the side that is seen must not be done while the other
+/// is away.
 pub fn doubts(site: &Site, book: &Book, facts: &Facts) -> Vec<Event> {
     let doubt = |node: &Node| {
         let record = book.record(&node.name);
         let marks = marks_of(node, facts);
         let newest = marks.slurm.max(marks.kubernetes)?;
-        let newer = record.management != Management::Unmanaged
-            && record.quarantine.is_none()
-            && Some(newest) > book.highest_handover;
-        let why = format!("its marks name {newest}, which the ledger does not know: the ledger is older");
-        newer.then(|| Event::Quarantined { node: node.name.clone(), why })
+        if record.management == Management::Unmanaged || record.quarantine.is_some() {
+            return None;
+        }
+        // Those of an older handover are left over from a quarantine that an adoption ends.
+        let untold = marks.quarantined.is_some() && marks.quarantined == record.marked_by();
+        let why = if Some(newest) > book.highest_handover {
+            format!("its marks name {newest}, which the ledger does not know: the ledger is older")
+        } else if untold {
+            TOLD_BY_MARKS.to_owned()
+        } else {
+            return None;
+        };
+        Some(Event::Quarantined { node: node.name.clone(), why })
     };
     site.nodes.values().filter_map(doubt).collect()
 }
@@ -69,6 +80,8 @@ struct Marks {
     kubernetes: Option<HandoverId>,
     /// Closing marks stand on the Kubernetes side (not only a label or an annotation).
     kubernetes_closed: bool,
+    /// The handover of marks that tell of a quarantine.
+    quarantined: Option<HandoverId>,
     epoch: Option<Epoch>,
 }
 
@@ -85,16 +98,18 @@ fn marks_of(node: &Node, facts: &Facts) -> Marks {
         if let Some(annotation) = seen.node.handover_annotation.as_deref().and_then(HandoverAnnotation::parse)
         {
             marks.kubernetes = Some(annotation.handover);
+            marks.quarantined = (annotation.step == STEP_QUARANTINE).then_some(annotation.handover);
             marks.epoch = marks.epoch.max(Some(annotation.epoch));
         }
     }
     marks
 }
 
-fn events(site: &Site, node: &Node, marks: &Marks) -> Vec<Event> {
+/// What brings a node with our marks back; `doubt` is what the ledger has against trusting it.
+fn events(site: &Site, node: &Node, marks: &Marks, doubt: Option<&str>) -> Vec<Event> {
     let closed_slurm = marks.slurm;
     let closed_kubernetes = if marks.kubernetes_closed { marks.kubernetes } else { None };
-    let (owner, doubt) = match (closed_slurm, marks.kubernetes_closed) {
+    let (owner, both) = match (closed_slurm, marks.kubernetes_closed) {
         (None, false) => return Vec::new(),
         (Some(_), false) => (Domain::Kubernetes, None),
         (None, true) => (Domain::Slurm, None),
@@ -102,6 +117,7 @@ fn events(site: &Site, node: &Node, marks: &Marks) -> Vec<Event> {
             (Domain::Slurm, Some("both sides bear our marks, and no ledger tells whose it is"))
         }
     };
+    let doubt = doubt.or(marks.quarantined.map(|_| TOLD_BY_MARKS)).or(both);
     let pool = site
         .pools
         .get(&node.home)
@@ -161,6 +177,33 @@ mod tests {
         case.facts.slurm = crate::facts::Seen::unknown("away");
         assert_eq!(super::import(&case.site, &book, &case.facts), None);
         assert_eq!(doubts(&case.site, &book, &case.facts).len(), 1);
+    }
+
+    /// The disk was full when both gates were seen open, and the daemon was killed: by the ledger the node was still fine.
+    #[test]
+    fn marks_that_tell_of_a_quarantine_bring_it_back() {
+        let marked = |by: HandoverId, step: &str| {
+            let mut case = Case::of_slurm();
+            let annotation = HandoverAnnotation { handover: by, epoch: Epoch(1), step: step.to_owned() };
+            let node = case.kubernetes().nodes.get_mut(&k(1)).unwrap();
+            node.handover_annotation = Some(annotation.to_string());
+            case
+        };
+        let mut book = Book { highest_handover: Some(CURRENT), ..Book::default() };
+        book.nodes.insert(n(1), managed(Domain::Slurm, "train"));
+        book.nodes.entry(n(1)).or_default().kubernetes_closed_by = Some(CURRENT);
+        for (by, step, count) in
+            [(CURRENT, STEP_QUARANTINE, 1), (EARLIER, STEP_QUARANTINE, 0), (CURRENT, "closed", 0)]
+        {
+            let case = marked(by, step);
+            assert_eq!(doubts(&case.site, &book, &case.facts).len(), count, "{by} {step}");
+        }
+        let case = marked(CURRENT, STEP_QUARANTINE);
+        assert_eq!(
+            quarantines(&import(&case.site, &Book::default(), &case.facts).unwrap()).len(),
+            1,
+            "no ledger"
+        );
     }
 
     /// The disk was full right after the first line of an adoption out of quarantine: the next start took the marks for the

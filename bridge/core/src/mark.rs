@@ -18,6 +18,9 @@ pub const TAINT_RELEASED: &str = "runs-slurm";
 pub const LABEL_OWNER: &str = "gpu-bridge.io/owner";
 /// Annotation with handover, epoch, step and what was found before us (JSON).
 pub const ANNOTATION_HANDOVER: &str = "gpu-bridge.io/handover";
+/// The annotation's step of a node in quarantine: it tells of one that could not be written to the ledger before the daemon
+/// was killed.
+pub const STEP_QUARANTINE: &str = "quarantine";
 /// Name of our one Gate object.
 pub const GATE_NAME: &str = "gate";
 
@@ -70,7 +73,7 @@ pub struct HandoverAnnotation {
     pub handover: HandoverId,
     /// The leadership that wrote them.
     pub epoch: Epoch,
-    /// The step it was in, in design's words.
+    /// The step it was in, in design's words, or [`STEP_QUARANTINE`].
     pub step: String,
 }
 

@@ -378,8 +378,7 @@ fn taint_keys(site: &Site) -> BTreeSet<&str> {
 }
 
 fn annotation(view: &View<'_>, step: &str) -> Option<String> {
-    let handover =
-        view.handover.map(|h| h.id).or(view.record.kubernetes_closed_by).or(view.record.slurm_closed_by)?;
+    let handover = view.handover.map(|h| h.id).or(view.record.marked_by())?;
     Some(HandoverAnnotation { handover, epoch: view.epoch, step: step.to_owned() }.to_string())
 }
 
@@ -435,11 +434,12 @@ pub fn found_marks<'a>(view: &View<'a>) -> WantedMarks<'a> {
 }
 
 fn closing_marks<'a>(view: &View<'a>) -> WantedMarks<'a> {
+    let step = if view.record.quarantine.is_some() { mark::STEP_QUARANTINE } else { "closing" };
     WantedMarks {
         taints: vec![taint(TAINT_DRAINING, Effect::NoSchedule)],
         taint_keys: BTreeSet::from([TAINT_DRAINING]),
         labels: BTreeMap::new(),
-        annotation: annotation(view, "closing"),
+        annotation: annotation(view, step),
     }
 }
 

@@ -68,7 +68,9 @@ impl Watch {
                 ));
             }
             // What began while it was broken open may run on beside the other side's work: not the daemon's doing yet.
-            if whole && !both_open && !world.runs_both(&node) {
+            // And a quarantine that the ledger could not be told of yet is one all the same.
+            let untold = world.disk_bad_until.is_some() || world.marks_tell_of_quarantine(&node);
+            if whole && !both_open && !untold && !world.runs_both(&node) {
                 world.excused.remove(&node);
             }
         }

@@ -9,7 +9,8 @@ use gpu_bridge_core::book::Management;
 use gpu_bridge_core::event::Action;
 use gpu_bridge_core::ids::NodeName;
 use gpu_bridge_core::mark::{
-    DrainReason, GATE_NAME, TAINT_DRAINING, TAINT_RELEASED, TAINT_SLURM, reservation_handover,
+    ANNOTATION_HANDOVER, DrainReason, GATE_NAME, HandoverAnnotation, STEP_QUARANTINE, TAINT_DRAINING,
+    TAINT_RELEASED, TAINT_SLURM, reservation_handover,
 };
 use jiff::{SignedDuration, Timestamp};
 use kube_mock::{Id, Machine, Resource};
@@ -472,6 +473,13 @@ impl World {
             })
             .map(|process| format!("pod {}/{}", process.namespace, process.pod))
             .collect()
+    }
+
+    /// Does our annotation on the node say that it is in quarantine?
+    pub(super) fn marks_tell_of_quarantine(&self, node: &str) -> bool {
+        let node = self.kube.get(&Id::node(node));
+        let annotation = node.and_then(|node| node["metadata"]["annotations"][ANNOTATION_HANDOVER].as_str());
+        annotation.and_then(HandoverAnnotation::parse).is_some_and(|marks| marks.step == STEP_QUARANTINE)
     }
 
     /// Both sides of every node, as they really are.

@@ -161,6 +161,13 @@ impl World {
         self.change_kube_marks(KubeMark::Break, node, &side);
     }
 
+    /// Others take all our marks off a node in Slurm.
+    #[cfg(test)]
+    pub(in crate::sim) fn break_slurm(&mut self, node: &str) {
+        let side = self.sides().remove(node).map(|(slurm, _)| slurm).unwrap_or_default();
+        self.change_slurm_marks(SlurmMark::Break, node, &side);
+    }
+
     /// A person deletes the Gate.
     #[cfg(test)]
     pub(in crate::sim) fn delete_gate(&mut self) {

@@ -175,3 +175,67 @@ async fn a_death_while_an_adoption_begins_leaves_the_quarantine_or_the_adoption(
     let all: [&[&str]; 3] = [&[], &["ended"], &["ended", "found"]];
     assert!(all.iter().all(|told| seen.contains(*told)), "{seen:?}");
 }
+
+/// Others take all our marks off the side that does not own the node.
+fn break_closed_side(run: &Run, owner: Domain) {
+    let mut world = run.world.lock();
+    match owner {
+        Domain::Slurm => world.break_kubernetes(NODE),
+        Domain::Kubernetes => world.break_slurm(NODE),
+    }
+}
+
+/// Both gates are seen open while the disk takes nothing, and the daemon is killed before it is mended: no line ever told
+/// of the quarantine. Its marks do.
+#[tokio::test]
+async fn a_quarantine_that_was_never_written_is_read_off_the_marks() {
+    for owner in [Domain::Slurm, Domain::Kubernetes] {
+        let mut run = adopted(owner).await;
+        fill_disk(&run, 0);
+        break_closed_side(&run, owner);
+        for _ in 0..3 {
+            tick(&mut run).await;
+        }
+        assert_eq!(record(&run, NODE).quarantine, None, "not on the disk");
+        let closed = sides(&run);
+        assert!(closed.1.listed && closed.1.draining && !closed.1.sealed, "{closed:?}");
+        kill(&mut run);
+        // On a full disk it does not start.
+        for _ in 0..3 {
+            run.world.lock().pass(60);
+            tick(&mut run).await;
+        }
+        assert!(run.engine.is_none());
+        assert_eq!(sides(&run), closed);
+        run.world.lock().mend_disk();
+        run.world.lock().pass(60);
+        for _ in 0..10 {
+            tick(&mut run).await;
+            assert_held(&run, &format!("{owner}'s"));
+        }
+        assert_eq!(sides(&run), closed);
+        adopts(&mut run, NODE, owner).await.unwrap();
+        until_rest(&mut run).await;
+    }
+}
+
+/// The ledger knows how that quarantine ended: a start in the middle of the adoption does not go by its marks.
+#[tokio::test]
+async fn a_quarantine_that_an_adoption_ends_is_not_read_off_the_marks() {
+    for owner in [Domain::Slurm, Domain::Kubernetes] {
+        let mut run = quarantined(NODE).await;
+        let adoption = adopts(&mut run, NODE, owner).await.unwrap();
+        for _ in 0..TICKS {
+            if record(&run, NODE).handover != Some(adoption) {
+                break;
+            }
+            kill(&mut run);
+            tick(&mut run).await;
+            tick(&mut run).await;
+            assert_eq!(record(&run, NODE).quarantine, None);
+        }
+        kill(&mut run);
+        until_rest(&mut run).await;
+        assert_eq!(record(&run, NODE).owner(), Some(owner));
+    }
+}
