@@ -38,7 +38,8 @@ pub fn import(site: &Site, book: &Book, facts: &Facts) -> Option<Import> {
         // What the ledger tells of a node is believed before its marks are, unless they are newer ([`doubts`]).
         if book.record(&node.name).management == Management::Unmanaged {
             let ended = book.record(&node.name).adopted_from_quarantine;
-            import.events.extend(events(site, node, &marks, ended.then_some(NEVER_BEGAN)));
+            let doubt = ended.then(|| NEVER_BEGAN.to_owned()).or_else(|| of_another(book, node, &marks));
+            import.events.extend(events(site, node, &marks, doubt.as_deref()));
         }
     }
     let seen = highest.filter(|highest| Some(*highest) > book.highest_handover);
@@ -49,17 +50,17 @@ pub fn import(site: &Site, book: &Book, facts: &Facts) -> Option<Import> {
     Some(import)
 }
 
-/// Quarantines for managed nodes with marks that are newer than the ledger, or that tell of a quarantine which it could not
-/// be told of. Needs no more than one side: what the ledger wants on the side that is seen must not be done while the other
-/// is away.
+/// Quarantines for managed nodes with marks that are newer than the ledger, of another node's handover, or that tell of a
+/// quarantine which the ledger could not be told of. Needs no more than one side: what the ledger wants on the side that is
+/// seen must not be done while the other is away.
 pub fn doubts(site: &Site, book: &Book, facts: &Facts) -> Vec<Event> {
     let doubt = |node: &Node| {
         let record = book.record(&node.name);
         let marks = marks_of(node, facts);
-        let newest = marks.slurm.max(marks.kubernetes)?;
         if record.management == Management::Unmanaged || record.quarantine.is_some() {
             return None;
         }
+        let newest = marks.slurm.max(marks.kubernetes)?;
         // Those of an older handover are left over from a quarantine that an adoption ends.
         let untold = marks.quarantined.is_some() && marks.quarantined == record.marked_by();
         let why = if Some(newest) > book.highest_handover {
@@ -67,11 +68,27 @@ pub fn doubts(site: &Site, book: &Book, facts: &Facts) -> Vec<Event> {
         } else if untold {
             TOLD_BY_MARKS.to_owned()
         } else {
-            return None;
+            of_another(book, node, &marks)?
         };
         Some(Event::Quarantined { node: node.name.clone(), why })
     };
     site.nodes.values().filter_map(doubt).collect()
+}
+
+/// Why a node's marks are another one's: the configuration pairs a name in Slurm with a name in Kubernetes, and after an
+/// edit that shifts them one host would be judged by another's marks.
+fn of_another(book: &Book, node: &Node, marks: &Marks) -> Option<String> {
+    let sides = [("Slurm", marks.slurm), ("Kubernetes", marks.kubernetes)];
+    sides.into_iter().find_map(|(side, mark)| {
+        let handover = book.handovers.get(&mark?)?;
+        (handover.node != node.name).then(|| {
+            format!(
+                "its marks in {side} are of {}, a handover of node {}: do `slurm` and `kubernetes` of both nodes name \
+                 the same host?",
+                handover.id, handover.node
+            )
+        })
+    })
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -94,9 +111,10 @@ fn marks_of(node: &Node, facts: &Facts) -> Marks {
         marks.epoch = Some(reason.epoch);
     }
     if let Ok(seen) = gate::kubernetes::find(&facts.kubernetes, &node.kubernetes) {
-        marks.kubernetes_closed = seen.standing.listed || seen.standing.draining;
-        if let Some(annotation) = seen.node.handover_annotation.as_deref().and_then(HandoverAnnotation::parse)
-        {
+        let annotation = seen.node.handover_annotation.as_deref().and_then(HandoverAnnotation::parse);
+        // On the list alone is any node of the inventory, where somebody made a Gate anew: no word about whose it is.
+        marks.kubernetes_closed = seen.standing.draining || (seen.standing.listed && annotation.is_some());
+        if let Some(annotation) = annotation {
             marks.kubernetes = Some(annotation.handover);
             marks.quarantined = (annotation.step == STEP_QUARANTINE).then_some(annotation.handover);
             marks.epoch = marks.epoch.max(Some(annotation.epoch));
@@ -204,6 +222,53 @@ mod tests {
             1,
             "no ledger"
         );
+    }
+
+    /// The configuration paired names anew, shifted by one: a node was judged by another host's marks, and its Kubernetes
+    /// side opened while Slurm ran jobs on that host.
+    #[test]
+    fn marks_of_another_nodes_handover_quarantine_both() {
+        let mut case = Case::of_slurm();
+        let now = case.now;
+        let (lent, kept) = (HandoverId(11), HandoverId(12));
+        let mut book = Book { highest_handover: Some(kept), ..Book::default() };
+        for i in 1..=4 {
+            book.nodes.insert(n(i), managed(Domain::Slurm, "train"));
+        }
+        book.nodes.insert(n(2), managed(Domain::Kubernetes, "burst"));
+        for (id, i) in [(lent, 2), (kept, 3)] {
+            book.handovers.insert(id, handover(id, i, Domain::Kubernetes, crate::handover::State::Open));
+        }
+        close_slurm(case.slurm(), 2, lent, now);
+        open_kubernetes(case.kubernetes(), 2, lent);
+        close_kubernetes(case.kubernetes(), 3, kept);
+        let quarantined = |case: &Case| doubts(&case.site, &book, &case.facts).len();
+        assert_eq!(quarantined(&case), 0);
+        let name = |case: &Case, i| case.site.nodes[&n(i)].kubernetes.clone();
+        let (second, third) = (name(&case, 2), name(&case, 3));
+        case.site.nodes.get_mut(&n(2)).unwrap().kubernetes = third;
+        case.site.nodes.get_mut(&n(3)).unwrap().kubernetes = second;
+        let doubts = doubts(&case.site, &book, &case.facts);
+        assert_eq!(doubts.len(), 2, "{doubts:?}");
+        let Event::Quarantined { node, why } = &doubts[0] else { panic!("{doubts:?}") };
+        assert!(
+            *node == n(2) && why.contains("marks in Kubernetes are of h0012, a handover of node n3"),
+            "{why}"
+        );
+    }
+
+    /// The Gate was made anew with the whole inventory on it: nodes that nobody adopted got NoExecute.
+    #[test]
+    fn a_node_that_is_only_on_the_list_is_not_imported() {
+        let mut case = Case::of_slurm();
+        let everyone = case.site.nodes.values().map(|node| node.kubernetes.clone()).collect();
+        for node in case.kubernetes().nodes.values_mut() {
+            node.handover_annotation = None;
+            node.taints.clear();
+        }
+        case.kubernetes().gate.as_mut().unwrap().closed = everyone;
+        let imported = import(&case.site, &Book::default(), &case.facts).unwrap();
+        assert_eq!(imported.events, [], "{imported:?}");
     }
 
     /// The disk was full right after the first line of an adoption out of quarantine: the next start took the marks for the

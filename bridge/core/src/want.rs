@@ -115,8 +115,9 @@ pub fn actions(view: &View<'_>) -> Vec<Action> {
     actions
 }
 
-/// The Gate object, where it is missing: created whole, with every node on its list that the book has closed. Until it
-/// exists the bindings policy refuses every binding to every node of the inventory.
+/// The Gate object, where it is missing: created whole, with every managed node on its list. Until it exists the bindings
+/// policy refuses every binding to every node of the inventory; a node that Kubernetes owns comes off the list as any other
+/// gate opens, by permit.
 pub fn gate(site: &Site, book: &Book, facts: &Seen<kubernetes::Kubernetes>) -> Option<kubernetes::Action> {
     let seen = facts.value()?;
     let needed = match seen.guards.bindings {
@@ -127,9 +128,15 @@ pub fn gate(site: &Site, book: &Book, facts: &Seen<kubernetes::Kubernetes>) -> O
         return None;
     }
     let closed = site.nodes.values().filter(|node| {
-        book.nodes.get(&node.name).is_some_and(|record| match wants(record, book.handover_of(&node.name)).1 {
-            KubernetesWant::Closing | KubernetesWant::Evicting | KubernetesWant::Sealed => true,
-            KubernetesWant::Untouched | KubernetesWant::Open => false,
+        book.nodes.get(&node.name).is_some_and(|record| match record.management {
+            Management::Managed { .. } => true,
+            // What is on its way into or out of our hands is closed where its own steps say so.
+            Management::Unmanaged | Management::Adopting | Management::Releasing { .. } => {
+                match wants(record, book.handover_of(&node.name)).1 {
+                    KubernetesWant::Closing | KubernetesWant::Evicting | KubernetesWant::Sealed => true,
+                    KubernetesWant::Untouched | KubernetesWant::Open => false,
+                }
+            }
         })
     });
     Some(kubernetes::Action::CreateGate { closed: closed.map(|node| node.kubernetes.clone()).collect() })

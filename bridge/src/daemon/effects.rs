@@ -2,7 +2,7 @@
 //! writes those are is `gpu-bridge-core`'s; this decides only when to leave a node or a domain for the next tick. The first
 //! write of a node that opens a gate is judged once more, by a look that is at most [`FRESH`] old.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpu_bridge_core::backwards::{Counters, looked_at};
@@ -55,11 +55,25 @@ impl Failed {
     }
 }
 
+/// A domain that took so long to fail is not asked anything more in this tick.
+const SILENCE: SignedDuration = SignedDuration::from_secs(1);
+
+/// The passes of a tick over all nodes: no node's trouble keeps another one from being closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// What closes.
+    Close,
+    /// The rest, on nodes whose closings came off.
+    Rest,
+}
+
 /// What one tick's writes have in common.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     /// Domains that do not answer.
     away: Vec<Domain>,
+    /// Nodes on which a write did not come off, or was not due: left to the next look.
+    left: BTreeSet<NodeName>,
     /// Looks that were taken anew for openings, by the side that was looked at.
     anew: BTreeMap<Domain, Arc<Facts>>,
 }
@@ -76,13 +90,16 @@ enum Next {
     GoOn,
     /// Not on this node: the next look decides.
     LeaveNode,
-    /// Not in this domain: it does not answer.
-    LeaveDomain,
+    /// Not on this side of the node: the write may or may not have been done.
+    LeaveSide,
 }
 
 impl<D: Disk> Engine<D> {
     /// Carries out what is missing on a node, in order.
-    pub(super) async fn write(&mut self, name: &NodeName, index: &Index<'_>, round: &mut Round) {
+    pub(super) async fn write(&mut self, name: &NodeName, index: &Index<'_>, pass: Pass, round: &mut Round) {
+        if round.left.contains(name) {
+            return;
+        }
         let actions = self.with_view(name, index, |view| {
             let actions = match view.record.management {
                 Management::Releasing { owner, mode } => release::actions(view, owner, mode),
@@ -96,15 +113,19 @@ impl<D: Disk> Engine<D> {
         let may_evict = self.evict_again.get(name).is_none_or(|again| *again <= self.parts.clock.now());
         // One look more is for all of the node's writes: they follow each other at once.
         let mut looked_anew = false;
-        for (opens, action) in actions.into_iter().flatten() {
+        // A side of the node of which a write may or may not have been done.
+        let mut left = None;
+        let of_pass = |(_, action): &(_, Action)| action.is_closing() == (pass == Pass::Close);
+        for (opens, action) in actions.into_iter().flatten().filter(of_pass) {
             let (domain, evicts) = match &action {
                 Action::Slurm(_) => (Domain::Slurm, false),
                 Action::Kubernetes(action) => (Domain::Kubernetes, is_eviction(action)),
             };
-            if round.away.contains(&domain) || (evicts && !may_evict) {
+            if round.away.contains(&domain) || left == Some(domain) || (evicts && !may_evict) {
                 continue;
             }
             if !self.may_retry(Some(name), &action) {
+                round.left.insert(name.clone());
                 break;
             }
             if !action.is_closing() && self.too_old_to_open_on() {
@@ -112,6 +133,7 @@ impl<D: Disk> Engine<D> {
                 break;
             }
             let Some(intent) = self.intend(Some(name), &action) else { break };
+            let begun = self.parts.clock.now();
             let permitted = match opens {
                 Some(opening) if !looked_anew => self.look_anew(name, opening, round).await,
                 Some(_) | None => Ok(()),
@@ -127,8 +149,18 @@ impl<D: Disk> Engine<D> {
             self.conclude(intent, Some(name), &action, outcome, next);
             match next {
                 Next::GoOn => {}
-                Next::LeaveNode => break,
-                Next::LeaveDomain => round.away.push(domain),
+                Next::LeaveNode => {
+                    round.left.insert(name.clone());
+                    break;
+                }
+                Next::LeaveSide => {
+                    round.left.insert(name.clone());
+                    left = Some(domain);
+                    let waited = begun.duration_until(self.parts.clock.now());
+                    if waited.is_negative() || waited >= SILENCE {
+                        round.away.push(domain);
+                    }
+                }
             }
         }
     }
@@ -260,7 +292,7 @@ impl<D: Disk> Engine<D> {
             Next::GoOn => {
                 self.failed.remove(&key);
             }
-            Next::LeaveNode | Next::LeaveDomain => {
+            Next::LeaveNode | Next::LeaveSide => {
                 let failed = Failed::once_more(self.failed.get(&key).copied(), self.parts.clock.now());
                 self.failed.insert(key, failed);
             }
@@ -288,7 +320,7 @@ impl<D: Disk> Engine<D> {
 fn failed(certainty: Certainty, why: String) -> (Outcome, Next) {
     match certainty {
         Certainty::NotDone => (Outcome::Refused { why }, Next::LeaveNode),
-        Certainty::MayBeDone => (Outcome::Unknown { why }, Next::LeaveDomain),
+        Certainty::MayBeDone => (Outcome::Unknown { why }, Next::LeaveSide),
     }
 }
 

@@ -24,7 +24,7 @@ use jiff::Timestamp;
 
 use super::clock::Clock;
 use super::decider::{self, Mode, Seat};
-use super::effects::{Failed, Round};
+use super::effects::{Failed, Pass, Round};
 use super::journal::{self, Journal};
 use crate::code::report;
 use crate::kubernetes::Kubernetes;
@@ -171,12 +171,19 @@ impl<D: Disk> Engine<D> {
         let facts = Arc::clone(&self.facts);
         let index = Index::new(&facts.slurm);
         self.look_again(&index).await;
-        if let Some(action) = want::gate(&self.parts.site, self.journal.book(), &facts.kubernetes) {
+        for name in &names {
+            self.step(name, &index);
+        }
+        // Before marks of ours were read, nobody knows whom a Gate without a list would open.
+        if !self.import_pending
+            && let Some(action) = want::gate(&self.parts.site, self.journal.book(), &facts.kubernetes)
+        {
             self.carry_out(&Action::Kubernetes(action)).await;
         }
-        for name in names {
-            self.step(&name, &index);
-            self.write(&name, &index, &mut round).await;
+        for pass in [Pass::Close, Pass::Rest] {
+            for name in &names {
+                self.write(name, &index, pass, &mut round).await;
+            }
         }
         self.decide(&index).await;
         self.alarms(&index);

@@ -254,12 +254,8 @@ impl Kubernetes for Client {
     async fn act(&self, action: &Action) -> Result<Acted, Error> {
         match action {
             Action::CreateGate { closed } => writes::create(&self.http, closed).await,
-            Action::CloseGate { node } => {
-                writes::gate(&self.http, &self.options.guards.nodes, node, writes::Listing::On).await
-            }
-            Action::OpenGate { node } => {
-                writes::gate(&self.http, &self.options.guards.nodes, node, writes::Listing::Off).await
-            }
+            Action::CloseGate { node } => writes::gate(&self.http, node, writes::Listing::On).await,
+            Action::OpenGate { node } => writes::gate(&self.http, node, writes::Listing::Off).await,
             Action::Mark(marks) => writes::mark(&self.http, marks).await,
             Action::Evict { pod } => writes::evict(&self.http, pod).await,
         }

@@ -27,26 +27,17 @@ pub(super) enum Listing {
     Off,
 }
 
-/// Puts a node on the Gate's list or takes it off. While there is no Gate the guard refuses every binding to a managed
-/// node; so a Gate that has to be made begins with all of them on it, and opens none that nobody asked to open.
-pub(super) async fn gate(
-    http: &Http,
-    managed: &BTreeSet<KubeNodeName>,
-    node: &KubeNodeName,
-    listing: Listing,
-) -> Result<Acted, Error> {
+/// Puts a node on the Gate's list or takes it off. While there is no Gate the guard refuses every binding to a node of the
+/// inventory: it is not made here, where nobody knows the whole list.
+pub(super) async fn gate(http: &Http, node: &KubeNodeName, listing: Listing) -> Result<Acted, Error> {
     let mut last = None;
     for _ in 0..TRIES {
         let found = http.get(With::OneTry, "gates", GATES, GATE_NAME).await?;
         let call = found.call.clone();
         let answer = match found.json_if_there::<Value>()? {
             None => {
-                let mut closed = managed.clone();
-                match listing {
-                    Listing::On => closed.insert(node.clone()),
-                    Listing::Off => closed.remove(node),
-                };
-                create_gate(http, &closed).await?
+                let advice = "it is made anew, whole, by the next tick";
+                return Err(Error::NotFound { call, what: format!("Gate {GATE_NAME}"), advice });
             }
             Some(mut gate) => {
                 let odd = || Error::Odd {

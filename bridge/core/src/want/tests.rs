@@ -227,7 +227,7 @@ fn evictions_spare_whom_they_must() {
 }
 
 #[test]
-fn a_missing_gate_is_created_with_what_the_book_has_closed() {
+fn a_missing_gate_is_created_with_every_managed_node() {
     let mut case = Case::of_slurm();
     let of = |record: Record| {
         let mut book = Book::default();
@@ -245,7 +245,9 @@ fn a_missing_gate_is_created_with_what_the_book_has_closed() {
     let node = case.site.nodes[&"n1".into()].kubernetes.clone();
     assert_eq!(created(&owned, &case), list(&[node.as_str()]));
     let borrowed = of(Case::of_kubernetes().record);
-    assert_eq!(created(&borrowed, &case), list(&[]), "an open node is not listed");
+    assert_eq!(created(&borrowed, &case), list(&[node.as_str()]), "open, but only a permit takes it off");
+    let unmanaged = of(Record::default());
+    assert_eq!(created(&unmanaged, &case), list(&[]), "not ours");
     assert_eq!(
         created(&Book::default(), &case),
         list(&[]),
