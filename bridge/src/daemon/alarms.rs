@@ -53,6 +53,12 @@ impl<D: Disk> Engine<D> {
             );
             on.insert("token/slurm".to_owned(), (None, text));
         }
+        if let Some(hidden) = &self.hidden {
+            on.insert("private/slurm".to_owned(), (None, hidden.clone()));
+        }
+        if let Some(rights) = self.facts.slurm.value().and_then(|slurm| slurm.rights.as_ref()) {
+            on.insert("rights/slurm".to_owned(), (None, rights.clone()));
+        }
         // A counter that was read before and is not any more: nobody would notice a restored backup.
         if let Some(slurm) = self.facts.slurm.value()
             && slurm.next_job_id.is_none()

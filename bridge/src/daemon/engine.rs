@@ -29,7 +29,7 @@ use super::journal::{self, Journal};
 use crate::code::report;
 use crate::kubernetes::Kubernetes;
 use crate::ledger::Disk;
-use crate::slurm::Slurm;
+use crate::slurm::{self, Slurm};
 
 /// Looks at single nodes under way at once.
 const LOOKS_AT_ONCE: usize = 8;
@@ -78,6 +78,8 @@ pub struct Engine<D: Disk> {
     pub(super) ledger_fault: Option<String>,
     /// How far the schedulers' own counters had come at the last look, or by the ledger.
     pub(super) counters: Counters,
+    /// What Slurm hides from us, while it does: then nothing it shows is believed.
+    pub(super) hidden: Option<String>,
     /// The last decision recorded for each want, so that only changes are.
     decisions: BTreeMap<Place, String>,
 }
@@ -130,6 +132,7 @@ impl<D: Disk> Engine<D> {
             failed: BTreeMap::new(),
             ledger_fault: None,
             counters,
+            hidden: None,
             decisions: BTreeMap::new(),
         })
     }
@@ -217,6 +220,10 @@ impl<D: Disk> Engine<D> {
         let at = clock.now();
         let (slurm, kubernetes) =
             futures::join!(self.parts.slurm.look(&watched), self.parts.kubernetes.look());
+        self.hidden = match &slurm {
+            Err(error @ slurm::Error::Hidden { .. }) => Some(format!("{} {error}", error.code())),
+            Ok(_) | Err(_) => None,
+        };
         let kubernetes_missed = if kubernetes.is_err() { Some(at) } else { self.facts.kubernetes_missed };
         self.facts =
             Arc::new(Facts { slurm: seen(at, slurm), kubernetes: seen(at, kubernetes), kubernetes_missed });

@@ -200,6 +200,30 @@ pub enum Error {
     /// A command did not do what was asked.
     #[error(transparent)]
     Scontrol(#[from] scontrol::Error),
+    /// Slurm hides from our user what has to be seen: a node would look emptier than it is.
+    #[error(
+        "slurm hides {what} of others from user {user} (PrivateData), so that no node can be seen to be empty: {fix}"
+    )]
+    Hidden {
+        /// Whom we ask as.
+        user: String,
+        /// What is hidden.
+        what: String,
+        /// What helps.
+        fix: String,
+    },
+    /// Our user lacks the level that its writes need.
+    #[error("user {user} has AdminLevel={level} in slurm, and updating nodes needs {needed}: {fix}")]
+    Rights {
+        /// Whom we ask as.
+        user: String,
+        /// What it has.
+        level: &'static str,
+        /// What it needs.
+        needed: &'static str,
+        /// What helps.
+        fix: String,
+    },
     /// Slurm does not list the node.
     #[error("slurm does not list node {node}; was it removed from slurm.conf?")]
     UnknownNode {
@@ -286,6 +310,8 @@ impl Error {
             Self::NotFound { .. } => "GB0326",
             Self::Busy { .. } => "GB0327",
             Self::Invalid { .. } => "GB0328",
+            Self::Hidden { .. } => "GB0329",
+            Self::Rights { .. } => "GB0330",
             Self::NothingWritten(error) | Self::NotReadBack(error) => error.code(),
         }
     }
@@ -304,6 +330,8 @@ impl Error {
             | Self::TokenOrDatabase { .. }
             | Self::NotFound { .. }
             | Self::Busy { .. }
+            | Self::Hidden { .. }
+            | Self::Rights { .. }
             | Self::UnknownNode { .. }
             | Self::BadName { .. }
             | Self::ForeignDrain { .. }

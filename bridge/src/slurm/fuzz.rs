@@ -7,8 +7,9 @@ use gpu_bridge_core::hostlist::LENGTH_MAX;
 
 use super::captures::{answers, read};
 use super::decode::{Kind, decode};
+use super::rights::Config;
 use super::version::Version;
-use super::{gres, hostlist, shape, tasks};
+use super::{gres, hostlist, tasks};
 
 const TRIES: usize = 20_000;
 /// What answers are made of: most changes are one of these, so that they often stay readable.
@@ -131,8 +132,8 @@ fn scontrol_config() {
         |(before, id, after)| {
             let around = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(['\n', '\r'], " ");
             let config = format!("{}\nNEXT_JOB_ID             = {id}\n{}", around(before), around(after));
-            assert_eq!(shape::next_job_id(&config).map(|id| id.0), Some(*id), "{config:?}");
-            shape::next_job_id(&String::from_utf8_lossy(before));
+            assert_eq!(Config::read(&config).next_job_id.map(|id| id.0), Some(*id), "{config:?}");
+            Config::read(&String::from_utf8_lossy(before));
         },
     );
 }

@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 
 use super::answer::{Asked, judge};
 use super::error::Error;
+use super::rights::User;
 use super::token::{TokenSource, Tokens};
 use crate::daemon::clock::{Clock, SystemClock};
 
@@ -102,6 +103,20 @@ impl Http {
     /// When the token in use ends, where a person has to replace it.
     pub(super) async fn token_ends(&self) -> Option<Timestamp> {
         self.tokens.as_ref()?.ends().await
+    }
+
+    /// Whom Slurm takes our requests to be from: the token's user, or, over a socket, the one that slurmrestd runs as.
+    pub(super) async fn acts_as(&self) -> Result<User, Error> {
+        let Address::Unix(path) = &self.address else { return Ok(User::Named(self.user.clone())) };
+        let work = async { tokio::net::UnixStream::connect(path).await?.peer_cred() };
+        let answer = tokio::time::timeout(self.timeout, work).await;
+        let peer = answer.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
+        let unreachable = |error: std::io::Error| Error::Unreachable {
+            asked: "whom slurmrestd runs as".to_owned(),
+            at: self.address.to_string(),
+            why: error.to_string(),
+        };
+        peer.map(|peer| User::Id(peer.uid())).map_err(unreachable)
     }
 
     pub(super) fn address(&self) -> &Address {

@@ -16,6 +16,7 @@ mod jobs;
 mod json;
 pub mod plan;
 pub mod rest;
+mod rights;
 pub mod scontrol;
 mod shape;
 mod tasks;

@@ -18,6 +18,7 @@ use super::error::Error;
 use super::http::{Address, Http};
 use super::jobs::Details;
 use super::plan::{self, NodeWrite, ReservationWrite, Step};
+use super::rights::{self, Config, Level, User};
 use super::scontrol::{Failure, Scontrol};
 use super::shape::{self, JobMark};
 use super::version::{Family, Jobs, Mouth, VERSIONS, Version, known};
@@ -41,6 +42,15 @@ const ROUND_PAUSE: Duration = Duration::from_millis(500);
 struct Listed {
     jobs: BTreeMap<JobId, Job>,
     pending_unread: u32,
+}
+
+/// How we stand with Slurm.
+struct Standing {
+    next_job_id: Option<JobId>,
+    /// What we may not do.
+    rights: Option<String>,
+    /// That something may be hidden, where nobody can tell.
+    doubt: Option<Error>,
 }
 
 /// A real Slurm cluster.
@@ -89,8 +99,13 @@ pub fn connect(options: Options) -> Result<Client, Error> {
 impl Slurm for Client {
     async fn look(&self, watched: &[JobId]) -> Result<SlurmFacts, Error> {
         let look = async {
-            let (look, next_job_id) = futures::join!(self.look_at_all(watched), self.next_job_id());
-            Ok(SlurmFacts { next_job_id, token_ends: self.http.token_ends().await, ..look? })
+            let (look, own) = futures::join!(self.look_at_all(watched), self.own_standing());
+            let Standing { next_job_id, rights, doubt } = own?;
+            let look = look?;
+            if let Some(doubt) = doubt {
+                return Err(doubt);
+            }
+            Ok(SlurmFacts { next_job_id, rights, token_ends: self.http.token_ends().await, ..look })
         };
         self.in_time("looking at slurm", look).await
     }
@@ -234,6 +249,7 @@ impl Client {
             partitions,
             next_job_id: None,
             token_ends: None,
+            rights: None,
             pending_unread,
         })
     }
@@ -301,22 +317,57 @@ impl Client {
         Ok(Listed { jobs: jobs.map(|job| (job.id, job)).collect(), pending_unread: 0 })
     }
 
-    /// The job id counter, which no REST version shows. A look is good without it: only a restored backup then goes
-    /// unnoticed.
-    async fn next_job_id(&self) -> Option<JobId> {
-        match self.scontrol.run(&["show", "config"].map(str::to_owned)).await {
-            Ok(config) => {
-                let id = shape::next_job_id(&config);
-                if id.is_none() {
-                    tracing::warn!(
-                        "`scontrol show config` has no NEXT_JOB_ID: a restored backup would go unnoticed"
-                    );
-                }
-                id
-            }
+    /// What no REST version shows: the job id counter, and what Slurm lets us see and do. A look from which something may be
+    /// hidden is none; without the counter it is good, only a restored backup then goes unnoticed.
+    async fn own_standing(&self) -> Result<Standing, Error> {
+        let config = match self.scontrol.run(&["show", "config"].map(str::to_owned)).await {
+            Ok(text) => Config::read(&text),
             Err(error) => {
-                tracing::warn!(%error, "the job id counter can't be read: a restored backup would go unnoticed");
-                None
+                tracing::warn!(%error, "`scontrol show config` can't be read: a restored backup would go unnoticed");
+                Config::default()
+            }
+        };
+        if config.next_job_id.is_none() {
+            tracing::warn!("`scontrol show config` has no NEXT_JOB_ID: a restored backup would go unnoticed");
+        }
+        let next_job_id = config.next_job_id;
+        let user = self.http.acts_as().await?;
+        if config.is_superuser(&user) {
+            return Ok(Standing { next_job_id, rights: None, doubt: None });
+        }
+        let level = self.level(&config, &user).await;
+        let version = self.version().await?;
+        let hidden = |what: String| {
+            let fix = config.fix(&user, Level::Administrator);
+            Error::Hidden { user: user.to_string(), what, fix }
+        };
+        let doubt = match (config.hides(level), version.jobs) {
+            (Ok(what), _) if what.is_empty() => None,
+            (Ok(what), _) => return Err(hidden(what.join(" and "))),
+            // jobs/state hides nothing, and a job without its record fails the look.
+            (Err(_), Jobs::States) => None,
+            (Err(why), Jobs::Whole) => Some(hidden(format!("jobs, perhaps ({why}),"))),
+        };
+        // Up to v0.0.38 this user only reads.
+        let lacks = match version.node {
+            Mouth::Rest => config.lacks(&user, level, Level::Administrator),
+            Mouth::Scontrol => None,
+        };
+        let rights = lacks.map(|error| format!("{} {error}", error.code()));
+        Ok(Standing { next_job_id, rights, doubt })
+    }
+
+    /// The user's AdminLevel, as slurmctld has it; none where it can't be asked.
+    async fn level(&self, config: &Config, user: &User) -> Level {
+        if !config.has_database() {
+            return Level::None;
+        }
+        let asked = ["show", "assoc_mgr", "flags=users"].map(str::to_owned);
+        match self.scontrol.run(&asked).await {
+            Ok(text) => rights::level(&text, user),
+            Err(error) => {
+                tracing::warn!(%error, %user, "the AdminLevel can't be read, and counts as none");
+                Level::None
             }
         }
     }

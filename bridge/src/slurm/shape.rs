@@ -25,12 +25,5 @@ fn hosts(asked: &Asked<'_>, list: &str, of: &str) -> Result<gpu_bridge_core::fac
 #[cfg(test)]
 pub(super) use self::job::job_state;
 
-/// NEXT_JOB_ID in what `scontrol show config` prints (all releases from 22.05 to 26.05); 0 there means that none is free.
-pub(super) fn next_job_id(config: &str) -> Option<gpu_bridge_core::ids::JobId> {
-    let mut fields = config.lines().filter_map(|line| line.split_once('='));
-    let (_, value) = fields.find(|(name, _)| name.trim() == "NEXT_JOB_ID")?;
-    value.trim().parse().ok().filter(|id| *id != 0).map(gpu_bridge_core::ids::JobId)
-}
-
 #[cfg(test)]
 mod tests;

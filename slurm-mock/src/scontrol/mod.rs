@@ -81,7 +81,14 @@ fn show(cluster: &mut Cluster, what: &str, names: &[&str], json: bool, layout: L
         if !cluster.controller_is_up() {
             return Output::failed(format_args!("slurm_load_ctl_conf error: {}", Error::ControllerDown));
         }
-        return Output::ok(format!("{:<24}= {}\n", "NEXT_JOB_ID", cluster.next_job_id().0));
+        let next = cluster.next_job_id().0.to_string();
+        let lines = [
+            ("AccountingStorageType", "(null)"),
+            ("NEXT_JOB_ID", next.as_str()),
+            ("PrivateData", "none"),
+            ("SlurmUser", "slurm(64030)"),
+        ];
+        return Output::ok(lines.map(|(name, value)| format!("{name:<24}= {value}\n")).concat());
     }
     let (kind, path, error) = match what {
         "node" | "nodes" | "nodename" => (show::Kind::Node, "node", "slurm_load_node error"),

@@ -28,6 +28,9 @@ pub struct Slurm {
     pub next_job_id: Option<JobId>,
     /// When the token that we ask with ends, where only a person can put another one in its place.
     pub token_ends: Option<Timestamp>,
+    /// What our user may not do, and what would give it the right, in words; `None` where it may do what it has to.
+    #[serde(default)]
+    pub rights: Option<String>,
     /// Pending jobs that are not in `jobs`, because their number is beyond what one look reads.
     #[serde(default)]
     pub pending_unread: u32,

@@ -313,17 +313,3 @@ fn reservations_and_partitions_are_read() {
     let down = PARTITIONS.replace("\"UP\"", "\"DRAIN\"");
     assert!(!self::partitions("GET", down.as_bytes()).unwrap()["main"].up);
 }
-
-#[test]
-fn the_job_id_counter_is_read_from_the_configuration() {
-    let config = |value: &str| {
-        format!(
-            "Configuration data as of 2026-11-30T11:00:00\nMinJobAge               = 300 sec\nNEXT_JOB_ID             = {value}\nNodeFeaturesPlugins     = (null)\n"
-        )
-    };
-    assert_eq!(next_job_id(&config("4712")), Some(JobId(4712)));
-    for unread in ["0", "N/A", "-1", ""] {
-        assert_eq!(next_job_id(&config(unread)), None, "{unread:?}");
-    }
-    assert_eq!(next_job_id("MinJobAge = 300 sec\n"), None);
-}

@@ -216,6 +216,7 @@ fn facts(world: &mut World, watched: &[JobId]) -> Facts {
         next_job_id,
         unreadable_nodes: BTreeMap::new(),
         token_ends: None,
+        rights: None,
         pending_unread: 0,
     }
 }

@@ -7,6 +7,7 @@ mod away;
 mod drains;
 mod jobs;
 mod reservations;
+mod rights;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -186,6 +187,7 @@ async fn on(release: Release) -> Result<()> {
         }
     }
     ensure!(failed.is_empty(), "{}", failed.join("\n"));
-    // This stops daemons that all versions use.
+    // These change or stop what all versions use.
+    rights::are_told(&lab, &sites).await?;
     away::is_said_so(&lab, &sites).await
 }

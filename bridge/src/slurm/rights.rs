@@ -1,0 +1,277 @@
+//! What slurmctld lets our user see and write, by its own word: `scontrol show config` and `scontrol show assoc_mgr`, which print
+//! the same from 22.05 to 26.05 and answer everybody. Pure; decides nothing about a node, and asks nobody.
+
+use std::collections::BTreeSet;
+
+use gpu_bridge_core::ids::JobId;
+
+use super::error::Error;
+
+/// Whom slurmctld takes our requests to be from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum User {
+    /// The user of the token.
+    Named(String),
+    /// The user that the slurmrestd behind a socket runs as.
+    Id(u32),
+}
+
+impl std::fmt::Display for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Named(name) => f.write_str(name),
+            Self::Id(id) => write!(f, "with id {id}"),
+        }
+    }
+}
+
+/// AdminLevel, lowest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Level {
+    /// None, or not known to slurmctld.
+    None,
+    /// May see everything, and make reservations.
+    Operator,
+    /// May update nodes too; so may root and SlurmUser.
+    Administrator,
+}
+
+impl Level {
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "None",
+            Self::Operator => "Operator",
+            Self::Administrator => "Administrator",
+        }
+    }
+}
+
+/// What is of use in `scontrol show config`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Config {
+    /// The number that the next job gets; `None` where it is not there or none is free.
+    pub(super) next_job_id: Option<JobId>,
+    /// PrivateData; `None` where it is not there.
+    private: Option<BTreeSet<String>>,
+    /// SlurmUser with its id.
+    slurm_user: Option<(String, u32)>,
+    /// Is there a slurmdbd, so that users have an AdminLevel?
+    database: bool,
+}
+
+/// What nobody may hide from us: a node would look emptier than it is.
+const NEEDED: [&str; 3] = ["jobs", "nodes", "reservations"];
+
+impl Config {
+    /// Reads the lines `Name = value`.
+    pub(super) fn read(text: &str) -> Self {
+        let value = |wanted: &str| {
+            let mut fields = text.lines().filter_map(|line| line.split_once('='));
+            fields.find(|(name, _)| name.trim() == wanted).map(|(_, value)| value.trim())
+        };
+        let words = |list: &str| list.split(',').map(|word| word.trim().to_ascii_lowercase()).collect();
+        let storage = value("AccountingStorageType").unwrap_or_default();
+        Self {
+            next_job_id: value("NEXT_JOB_ID").and_then(|id| id.parse().ok()).filter(|id| *id != 0).map(JobId),
+            private: value("PrivateData").map(words),
+            slurm_user: value("SlurmUser").and_then(person),
+            database: storage.ends_with("/slurmdbd"),
+        }
+    }
+
+    /// Root or SlurmUser: these need no AdminLevel.
+    pub(super) fn is_superuser(&self, user: &User) -> bool {
+        match user {
+            User::Named(name) => {
+                name == "root" || self.slurm_user.as_ref().is_some_and(|(slurm, _)| slurm == name)
+            }
+            User::Id(id) => *id == 0 || self.slurm_user.as_ref().is_some_and(|(_, slurm)| slurm == id),
+        }
+    }
+
+    /// Is there a database that AdminLevels stand in?
+    pub(super) fn has_database(&self) -> bool {
+        self.database
+    }
+
+    /// What is hidden from a user of this level, of what we must see.
+    pub(super) fn hides(&self, level: Level) -> Result<Vec<&'static str>, &'static str> {
+        let Some(private) = &self.private else { return Err("`scontrol show config` does not tell") };
+        if level >= Level::Operator {
+            return Ok(Vec::new());
+        }
+        let hidden = |what: &&str| private.contains(*what) || private.contains("all");
+        Ok(NEEDED.into_iter().filter(hidden).collect())
+    }
+
+    /// Why a user of this level can't do what we have to, with what would help; `None` where it can.
+    pub(super) fn lacks(&self, user: &User, level: Level, needed: Level) -> Option<Error> {
+        (level < needed).then(|| Error::Rights {
+            user: user.to_string(),
+            level: level.name(),
+            needed: needed.name(),
+            fix: self.fix(user, needed),
+        })
+    }
+
+    /// What gives a user the level.
+    pub(super) fn fix(&self, user: &User, needed: Level) -> String {
+        let needed = needed.name();
+        match (user, self.database) {
+            // `add` is for one that slurmdbd does not know; it says so of one that it does.
+            (User::Named(name), true) => format!(
+                "`sacctmgr -i modify user name={name} set adminlevel={needed}` (or, where slurmdbd does not know it yet, `sacctmgr -i add \
+                 user name={name} account=root adminlevel={needed}`)"
+            ),
+            (User::Id(id), true) => {
+                format!("`sacctmgr -i modify user name=$(id -nu {id}) set adminlevel={needed}`")
+            }
+            (User::Named(_) | User::Id(_), false) => {
+                let slurm = self.slurm_user.as_ref().map_or("SlurmUser", |(name, _)| name);
+                format!("without slurmdbd only root and {slurm} have rights: ask as one of these")
+            }
+        }
+    }
+}
+
+/// `slurm(64030)`
+fn person(text: &str) -> Option<(String, u32)> {
+    let (name, id) = text.strip_suffix(')')?.split_once('(')?;
+    Some((name.to_owned(), id.parse().ok()?))
+}
+
+/// A user's AdminLevel in what `scontrol show assoc_mgr flags=users` prints. A user who does not stand there has none.
+pub(super) fn level(assoc_mgr: &str, user: &User) -> Level {
+    match assoc_mgr.lines().find_map(|line| level_of(line, user)) {
+        Some("Administrator") => Level::Administrator,
+        Some("Operator") => Level::Operator,
+        // "None", "Not Set", or a word of the future.
+        Some(_) | None => Level::None,
+    }
+}
+
+/// The AdminLevel of a line `UserName=svc(2004) DefAccount=ml DefWckey= AdminLevel=Operator`, where it is the user's.
+fn level_of<'a>(line: &'a str, user: &User) -> Option<&'a str> {
+    let words = || line.split_whitespace().filter_map(|word| word.split_once('='));
+    let (_, who) = words().find(|(name, _)| *name == "UserName")?;
+    let (name, id) = person(who)?;
+    let ours = match user {
+        User::Named(wanted) => *wanted == name,
+        User::Id(wanted) => *wanted == id,
+    };
+    let (_, level) = words().find(|(name, _)| *name == "AdminLevel")?;
+    ours.then_some(level)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As 24.11 prints it.
+    const USERS: &str = "Current Association Manager state\n\nUser Records\n\n\
+        UserName=alice(2001) DefAccount=ml DefWckey= AdminLevel=None\n\
+        UserName=root(0) DefAccount=root DefWckey= AdminLevel=Administrator\n\
+        UserName=boss(2005) DefAccount=ml DefWckey= AdminLevel=Administrator\n\
+        UserName=svc(2004) DefAccount=ml DefWckey= AdminLevel=Operator\n";
+
+    fn config(private: &str, storage: &str) -> Config {
+        Config::read(&format!(
+            "Configuration data as of 2026-11-30T11:00:00\nAccountingStorageType   = {storage}\nNEXT_JOB_ID             = 7\n\
+             PrivateData             = {private}\nSlurmUser               = slurm(64030)\n"
+        ))
+    }
+
+    fn named(name: &str) -> User {
+        User::Named(name.to_owned())
+    }
+
+    #[test]
+    fn the_job_id_counter_is_read() {
+        let of = |value: &str| {
+            Config::read(&format!(
+                "MinJobAge               = 300 sec\nNEXT_JOB_ID             = {value}\nX = (null)\n"
+            ))
+        };
+        assert_eq!(of("4712").next_job_id, Some(JobId(4712)));
+        // 0 means that none is free.
+        for unread in ["0", "N/A", "-1", ""] {
+            assert_eq!(of(unread).next_job_id, None, "{unread:?}");
+        }
+        assert_eq!(Config::read("MinJobAge = 300 sec\n").next_job_id, None);
+    }
+
+    #[test]
+    fn levels_are_read_by_name_and_by_id() {
+        for (user, expected) in [
+            (named("alice"), Level::None),
+            (named("svc"), Level::Operator),
+            (named("boss"), Level::Administrator),
+            (named("nobody"), Level::None),
+            (User::Id(2004), Level::Operator),
+            (User::Id(2005), Level::Administrator),
+            (User::Id(9), Level::None),
+        ] {
+            assert_eq!(level(USERS, &user), expected, "{user}");
+        }
+        assert_eq!(
+            level("Current Association Manager state\n\nNo users currently cached in Slurm.\n", &named("a")),
+            Level::None
+        );
+    }
+
+    #[test]
+    fn root_and_slurm_user_need_no_level() {
+        let config = config("none", "(null)");
+        for (user, superuser) in [
+            (named("root"), true),
+            (named("slurm"), true),
+            (named("alice"), false),
+            (User::Id(0), true),
+            (User::Id(64030), true),
+            (User::Id(2001), false),
+        ] {
+            assert_eq!(config.is_superuser(&user), superuser, "{user}");
+        }
+        assert!(!Config::read("").is_superuser(&named("slurm")), "whoever SlurmUser is");
+    }
+
+    #[test]
+    fn what_is_hidden_depends_on_the_level() {
+        for (private, level, hidden) in [
+            ("none", Level::None, &[][..]),
+            ("jobs", Level::None, &["jobs"]),
+            ("accounts,jobs,reservations,usage", Level::None, &["jobs", "reservations"]),
+            ("Nodes", Level::None, &["nodes"]),
+            ("all", Level::None, &["jobs", "nodes", "reservations"]),
+            ("jobs", Level::Operator, &[]),
+            ("jobs", Level::Administrator, &[]),
+        ] {
+            let config = config(private, "accounting_storage/slurmdbd");
+            assert_eq!(config.hides(level).unwrap(), hidden, "{private} {level:?}");
+        }
+        assert!(Config::read("NEXT_JOB_ID = 1").hides(Level::None).is_err());
+    }
+
+    #[test]
+    fn a_missing_right_comes_with_the_line_that_gives_it() {
+        let with = config("none", "accounting_storage/slurmdbd");
+        let lacks = |config: &Config, user: &User, level| {
+            config.lacks(user, level, Level::Administrator).map(|error| (error.code(), error.to_string()))
+        };
+        assert_eq!(lacks(&with, &named("boss"), Level::Administrator), None);
+        for (config, user, words) in [
+            (&with, named("svc"), "`sacctmgr -i modify user name=svc set adminlevel=Administrator`"),
+            (
+                &with,
+                User::Id(2004),
+                "`sacctmgr -i modify user name=$(id -nu 2004) set adminlevel=Administrator`",
+            ),
+            (&super::tests::config("none", "(null)"), named("svc"), "only root and slurm have rights"),
+            (&super::tests::config("none", "accounting_storage/none"), named("svc"), "only root and slurm"),
+        ] {
+            let (code, text) = lacks(config, &user, Level::Operator).unwrap();
+            assert_eq!(code, "GB0330");
+            assert!(text.contains(words) && text.contains("AdminLevel=Operator"), "{text}");
+        }
+    }
+}
