@@ -11,6 +11,7 @@ use crate::gate::{self, Emptiness, Gate, slurm::JobsSeen};
 use crate::handover::{Handover, Purpose, State};
 use crate::ids::Epoch;
 use crate::model::{Domain, Node, Pool, Site};
+use crate::want::{self, KubernetesWant};
 
 /// One node in one tick.
 #[derive(Debug, Clone)]
@@ -142,8 +143,14 @@ impl<'a> View<'a> {
     }
 
     /// Would a LIST help that [`needs_look`] did not ask for? Marks of ours that no handover explains (an effect that came
-    /// late) stand on the owner's own side, and take them off we may only after a look at the other one.
+    /// late) stand on the owner's own side, and take them off we may only after a look at the other one. And a NoExecute
+    /// that somebody took off is put back after a look at who came in meanwhile.
     pub fn lacks_look(&self) -> bool {
+        let unsealed = want::wants(self.record, self.handover).1 == KubernetesWant::Sealed
+            && self.in_kubernetes.as_ref().is_ok_and(|seen| !seen.standing.no_execute);
+        if unsealed && self.look.value().is_none() {
+            return true;
+        }
         let stray = match self.slurm {
             Gate::Weakened { .. } => true,
             Gate::Open | Gate::Closed | Gate::Unknown { .. } => false,

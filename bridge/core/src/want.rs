@@ -14,7 +14,9 @@ use jiff::{SignedDuration, Timestamp};
 use crate::book::{Book, Management, Record};
 use crate::event::Action;
 use crate::facts::Seen;
-use crate::facts::kubernetes::{self, Effect, Eviction, GuardState, Marks, Node as KubeNode, Taint};
+use crate::facts::kubernetes::{
+    self, Effect, Eviction, GuardState, Marks, Node as KubeNode, NodeLook, Taint,
+};
 use crate::facts::slurm::{self, ReservationSpec, RunningJobs};
 use crate::gate::{self, Gate, kubernetes::SeenNode, slurm::Drain};
 use crate::handover::{Handover, Purpose, State};
@@ -309,6 +311,16 @@ fn kubernetes_actions(view: &View<'_>, want: KubernetesWant) -> Vec<kubernetes::
             .chain(closing_marks(view).missing_on(node, name))
             .chain(evictions(view))
             .collect(),
+        // Where NoExecute is missing, pods may have come in, and it would end them past their budgets: they are asked first.
+        KubernetesWant::Sealed
+            if !standing.no_execute && !view.look.value().is_some_and(NodeLook::is_empty) =>
+        {
+            close
+                .into_iter()
+                .chain(closing_marks(view).missing_on(node, name))
+                .chain(evictions(view))
+                .collect()
+        }
         KubernetesWant::Sealed => {
             close.into_iter().chain(sealed_marks(view).missing_on(node, name)).collect()
         }

@@ -68,12 +68,38 @@ fn each_state_writes_its_own_from_a_fresh_node() {
         (State::Planned, &[]),
         (State::Closing, &["close", "mark"]),
         (State::Evicting, &["close", "mark", "evict"]),
-        (State::KubernetesEmpty, &["close", "mark"]),
-        (State::Returning, &["close", "mark"]),
+        // Whom NoExecute would end past their budgets is asked to go first.
+        (State::KubernetesEmpty, &["close", "mark", "evict"]),
+        (State::Returning, &["close", "mark", "evict"]),
     ];
     for (state, expected) in to_slurm {
         assert_eq!(writes(&fresh_to_slurm(state)), expected, "{state:?}");
     }
+}
+
+/// All our marks were taken off while the Slurm gate was closed too, so that nothing was violated; a pod without GPUs came
+/// in, and NoExecute was put back over it.
+#[test]
+fn no_execute_is_put_back_only_over_an_empty_node() {
+    let no_execute = |case: &Case| {
+        case.judge(actions).iter().any(|action| match action {
+            Action::Kubernetes(kubernetes::Action::Mark(marks)) => {
+                marks.taints.iter().any(|taint| taint.effect == Effect::NoExecute)
+            }
+            _ => false,
+        })
+    };
+    let lacks_look = |case: &Case| case.judge(|view| view.handover.is_none() && view.lacks_look());
+    let mut case = Case::of_slurm();
+    assert!(!lacks_look(&case), "it stands");
+    case.untaint(TAINT_SLURM);
+    case.look = Seen::unknown("not looked at");
+    assert!(lacks_look(&case) && !no_execute(&case));
+    case.look = Seen::At { at: case.now, value: NodeLook { holders: vec![], others: vec![] } };
+    assert!(!lacks_look(&case) && no_execute(&case));
+    case.node_look().others.push(pod("cpu", Eviction::Allowed));
+    assert!(!no_execute(&case));
+    assert!(writes(&case).contains(&"evict"), "{:?}", writes(&case));
 }
 
 #[test]
