@@ -15,7 +15,7 @@ use crate::facts::{Facts, Seen};
 use crate::gate;
 use crate::handover::{Handover, Looks, Purpose, Requester, State};
 use crate::ids::{Epoch, HandoverId, NodeName, PoolName};
-use crate::mark::{LABEL_OWNER, TAINT_DRAINING, TAINT_RELEASED, TAINT_SLURM};
+use crate::mark::{DrainReason, LABEL_OWNER, TAINT_DRAINING, TAINT_RELEASED, TAINT_SLURM};
 use crate::model::{Domain, Node, Site};
 use crate::view::View;
 
@@ -129,10 +129,10 @@ pub fn propose(
         ),
         Domain::Kubernetes => {
             let over = match &found.slurm_drain {
-                Some(reason) => {
+                Some(reason) if DrainReason::parse(reason).is_none() => {
                     format!(", over the drain found there ({reason:?}), which comes back at its return")
                 }
-                None => String::new(),
+                Some(_) | None => String::new(),
             };
             format!("reserves {} for root (MAINT) and drains it{over}", node.slurm)
         }
@@ -162,11 +162,13 @@ fn found(
     in_kubernetes: gate::kubernetes::SeenNode<'_>,
 ) -> Found {
     let gate::kubernetes::SeenNode { node: kube_node, standing, .. } = in_kubernetes;
-    let slurm_drain = match in_slurm.drain {
+    // Marks of ours without a record are left-overs, but what they close was found closed, so they stay where the adoption
+    // comes to nothing.
+    let slurm_drain = in_slurm.our_reason().or(match in_slurm.drain {
         gate::slurm::Drain::Theirs { text, .. } => Some(text),
         gate::slurm::Drain::Ours(_) | gate::slurm::Drain::None => None,
-    };
-    // Marks of ours without a record are left-overs, not something to put back.
+    });
+    let closing = [TAINT_RELEASED, TAINT_SLURM, TAINT_DRAINING];
     let pool_taints: BTreeSet<&str> = site.pool_taint_keys().collect();
     let pool_labels: BTreeSet<&str> = site.pool_label_keys().collect();
     Found {
@@ -174,7 +176,7 @@ fn found(
         taints: kube_node
             .taints
             .iter()
-            .filter(|t| pool_taints.contains(t.key.as_str()) || t.key == TAINT_RELEASED)
+            .filter(|t| pool_taints.contains(t.key.as_str()) || closing.contains(&t.key.as_str()))
             .cloned()
             .collect(),
         labels: kube_node
@@ -184,7 +186,7 @@ fn found(
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect(),
         annotation: None,
-        listed: standing.listed && kube_node.handover_annotation.is_none(),
+        listed: standing.listed,
     }
 }
 

@@ -12,6 +12,7 @@ use crate::event::{Event, Found, ReleaseMode};
 use crate::gate::slurm::JobsSeen;
 use crate::handover::{self, Handover, Looks, Purpose, Requester, State};
 use crate::ids::{Epoch, HandoverId, NodeName, PoolName};
+use crate::mark::DrainReason;
 use crate::model::Domain;
 
 /// Our relation to a node.
@@ -326,6 +327,10 @@ impl Book {
             State::Open => {
                 record.management = Management::Managed { owner: next.to };
                 record.adopted_from_quarantine = false;
+                // A left-over of ours was to stay only if the adoption came to nothing.
+                if let Some(found) = &mut record.found {
+                    found.slurm_drain.take_if(|reason| DrainReason::parse(reason).is_some());
+                }
                 match next.to {
                     Domain::Slurm => {
                         record.slurm_closed_by = None;

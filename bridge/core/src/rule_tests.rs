@@ -16,6 +16,7 @@ use crate::facts::Seen;
 use crate::fixtures::n;
 use crate::gate::Gate;
 use crate::ids::HandoverId;
+use crate::mark::{TAINT_DRAINING, TAINT_SLURM};
 use crate::model::Domain;
 use run::{Op, Run, op};
 
@@ -26,9 +27,10 @@ proptest! {
     #[test]
     fn the_rule_holds_in_a_hostile_world(
         of_slurm in any::<bool>(),
+        registered_with in prop::sample::subsequence(vec![TAINT_SLURM, TAINT_DRAINING], 0..=2),
         ops in prop::collection::vec(op(), 100..300),
     ) {
-        let mut run = Run::new(if of_slurm { Domain::Slurm } else { Domain::Kubernetes });
+        let mut run = Run::new(if of_slurm { Domain::Slurm } else { Domain::Kubernetes }, &registered_with);
         for op in &ops {
             run.op(op)?;
         }
@@ -50,7 +52,7 @@ proptest! {
 /// The model is no good if nothing ever gets through in it.
 #[test]
 fn in_a_kind_world_a_node_goes_both_ways() {
-    let mut run = Run::new(Domain::Slurm);
+    let mut run = Run::new(Domain::Slurm, &[]);
     run.settle(20).unwrap();
     for _ in 0..3 {
         run.op(&Op::Plan { ticks: 1000 }).unwrap();

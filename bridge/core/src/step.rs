@@ -9,6 +9,7 @@ use crate::handover::{Event, Handover, Holders, LOOKS_NEEDED, Purpose, State};
 use crate::model::{Domain, Escalation};
 use crate::safety;
 use crate::view::View;
+use crate::want;
 
 /// The next event of the node's handover, where the view shows one. Called again after each until there is none.
 pub fn next_event(view: &View<'_>) -> Option<Event> {
@@ -83,11 +84,17 @@ pub fn waits_for(view: &View<'_>) -> Vec<String> {
         }
         State::RollingBack => {
             let home = handover.to.other();
-            let mut waits = vec![format!("the {home} gate to open again (it is {})", view.gate(home))];
-            if handover.purpose == Purpose::Move {
-                waits.extend(safety::permit(view, home).err().map(|denied| denied.to_string()));
+            let gate = view.gate(home);
+            match handover.purpose {
+                Purpose::Move => {
+                    let denied = safety::permit(view, home).err().map(|denied| denied.to_string());
+                    let open = format!("the {home} gate to open again (it is {gate})");
+                    std::iter::once(open).chain(denied).collect()
+                }
+                Purpose::Adoption => {
+                    vec![format!("the {home} gate to be as it was found (it is {gate})")]
+                }
             }
-            waits
         }
         State::Open | State::RolledBack => Vec::new(),
     }
@@ -268,9 +275,9 @@ fn returning(view: &View<'_>, handover: &Handover) -> Option<Event> {
 
 fn rolling_back(view: &View<'_>, handover: &Handover) -> Option<Event> {
     let home = handover.to.other();
-    let is_back = match home {
-        Domain::Slurm => view.slurm == Gate::Open,
-        Domain::Kubernetes => view.kubernetes == Gate::Open,
+    let is_back = match handover.purpose {
+        Purpose::Adoption if !view.record.adopted_from_quarantine => want::is_restored(view, home),
+        Purpose::Move | Purpose::Adoption => *view.gate(home) == Gate::Open,
     };
     if is_back {
         return Some(Event::Opened);

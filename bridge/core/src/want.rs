@@ -155,6 +155,22 @@ fn restores(view: &View<'_>) -> bool {
         && view.handover.is_some_and(|h| h.purpose == Purpose::Adoption && h.state == State::RollingBack)
 }
 
+/// Does the side look again as the adoption that rolls back found it? That need not be open.
+pub fn is_restored(view: &View<'_>, domain: Domain) -> bool {
+    restores(view)
+        && match domain {
+            Domain::Slurm => view.in_slurm.is_ok() && slurm_actions(view, SlurmWant::Open).is_empty(),
+            Domain::Kubernetes => {
+                view.in_kubernetes.is_ok() && kubernetes_actions(view, KubernetesWant::Open).is_empty()
+            }
+        }
+}
+
+/// Was it on the Gate's list when it was found?
+fn found_listed(view: &View<'_>) -> bool {
+    view.record.found.as_ref().is_some_and(|found| found.listed)
+}
+
 /// The gate that a write would open, where that takes a permit: a Kubernetes gate that is open already may have its labels
 /// set right, and what was found is put back without one.
 pub fn needs_permit(view: &View<'_>, action: &Action) -> Option<Domain> {
@@ -173,14 +189,21 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
     match want {
         SlurmWant::Untouched => Vec::new(),
         SlurmWant::Open => {
+            // Left-overs that an adoption found are no marks of its own: they stay where it comes to nothing.
+            let own = view.handover.filter(|_| restores(view)).map(|handover| handover.id);
+            let to_go = |of: HandoverId| own.is_none_or(|own| of == own);
             let mut actions: Vec<_> = view
                 .index
                 .reservations_on(&view.node.slurm)
                 .iter()
-                .filter(|r| mark::reservation_handover(&r.name).is_some())
+                .filter(|r| mark::reservation_handover(&r.name).is_some_and(to_go))
                 .map(|r| slurm::Action::Unreserve { name: r.name.clone() })
                 .collect();
-            actions.extend(seen.our_reason().map(|ours| give_back(view, ours)));
+            let ours = match &seen.drain {
+                Drain::Ours(reason) if to_go(reason.handover) => seen.our_reason(),
+                Drain::Ours(_) | Drain::Theirs { .. } | Drain::None => None,
+            };
+            actions.extend(ours.map(|ours| give_back(view, ours)));
             if !actions.is_empty() && !may_open(view, Domain::Slurm) {
                 return Vec::new();
             }
@@ -217,8 +240,10 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
 /// Takes our DRAIN away; where the node was found drained by its people, theirs stands again, and is theirs to lift.
 fn give_back(view: &View<'_>, ours: String) -> slurm::Action {
     let node = view.node.slurm.clone();
-    match view.record.found.as_ref().and_then(|found| found.slurm_drain.clone()) {
-        Some(theirs) => slurm::Action::Drain { node, reason: theirs, over: Some(ours) },
+    let found = view.record.found.as_ref().and_then(|found| found.slurm_drain.clone());
+    // A left-over of ours comes back only where the adoption that found it comes to nothing.
+    match found.filter(|text| restores(view) || DrainReason::parse(text).is_none()) {
+        Some(found) => slurm::Action::Drain { node, reason: found, over: Some(ours) },
         None => slurm::Action::Undrain { node, reason: ours },
     }
 }
@@ -300,7 +325,8 @@ fn kubernetes_actions(view: &View<'_>, want: KubernetesWant) -> Vec<kubernetes::
             if view.kubernetes != Gate::Open && !may_open(view, Domain::Kubernetes) {
                 return Vec::new();
             }
-            let open = listed.then(|| kubernetes::Action::OpenGate { node: name.clone() });
+            let stays = restores(view) && found_listed(view);
+            let open = (listed && !stays).then(|| kubernetes::Action::OpenGate { node: name.clone() });
             open.into_iter().chain(open_marks(view).missing_on(node, name)).collect()
         }
         KubernetesWant::Closing => {
@@ -441,11 +467,27 @@ fn open_marks<'a>(view: &View<'a>) -> WantedMarks<'a> {
     }
 }
 
-/// Taints, labels and annotation exactly as they were found at adoption.
+/// Taints, labels and annotation exactly as they were found at adoption. Except for the taints that close: a node that
+/// Kubernetes owns gets none of them (its pods would die), and where somebody took NoExecute away meanwhile, NoSchedule
+/// stands in for it, which kills nobody.
 pub fn found_marks<'a>(view: &View<'a>) -> WantedMarks<'a> {
     let found = view.record.found.as_ref();
+    let of_kubernetes = view.record.owner() == Some(Domain::Kubernetes);
+    let stands =
+        view.in_kubernetes.as_ref().is_ok_and(|seen| seen.node.taints.iter().any(|t| t.key == TAINT_SLURM));
+    let mut taints: Vec<Cow<'a, Taint>> = Vec::new();
+    for one in found.iter().flat_map(|found| &found.taints) {
+        let put_back = match one.key.as_str() {
+            TAINT_SLURM | TAINT_DRAINING if of_kubernetes => continue,
+            TAINT_SLURM if !stands => taint(TAINT_DRAINING, Effect::NoSchedule),
+            _ => Cow::Borrowed(one),
+        };
+        if !taints.contains(&put_back) {
+            taints.push(put_back);
+        }
+    }
     WantedMarks {
-        taints: found.iter().flat_map(|found| &found.taints).map(Cow::Borrowed).collect(),
+        taints,
         taint_keys: taint_keys(view.site),
         labels: labels(view.site, found.iter().flat_map(|found| &found.labels)),
         annotation: found.and_then(|found| found.annotation.clone()),

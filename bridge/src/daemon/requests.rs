@@ -6,12 +6,13 @@ use std::collections::BTreeSet;
 use gpu_bridge_core::adoption::{self, Adoption};
 use gpu_bridge_core::book::Management;
 use gpu_bridge_core::denied::Denied;
-use gpu_bridge_core::event::{Event, ReleaseMode};
+use gpu_bridge_core::event::{Event, Found, ReleaseMode};
 use gpu_bridge_core::facts::Seen;
 use gpu_bridge_core::facts::slurm::Index;
 use gpu_bridge_core::gate;
 use gpu_bridge_core::handover;
 use gpu_bridge_core::ids::{HandoverId, NodeName, Ticket};
+use gpu_bridge_core::mark::TAINT_RELEASED;
 use gpu_bridge_core::model::{Domain, Node};
 use gpu_bridge_core::planner;
 
@@ -224,9 +225,12 @@ impl<D: Disk> Engine<D> {
 
     fn was_open_on_both(&self, name: &NodeName) -> bool {
         let record = self.journal.book().record(name);
-        record
-            .found
-            .is_none_or(|found| found.slurm_drain.is_none() && found.taints.is_empty() && !found.listed)
+        // What closed Kubernetes when it was found comes back on a node of Slurm's only.
+        let closes = |found: &Found| match record.owner() {
+            Some(Domain::Kubernetes) => found.taints.iter().any(|taint| taint.key == TAINT_RELEASED),
+            Some(Domain::Slurm) | None => found.listed || !found.taints.is_empty(),
+        };
+        record.found.as_ref().is_none_or(|found| found.slurm_drain.is_none() && !closes(found))
     }
 
     /// What a release would leave, or why it can't be.

@@ -8,11 +8,12 @@ use proptest::test_runner::TestCaseError;
 use super::daemon::Daemon;
 use super::happenings::{Happening, happening};
 use super::world::World;
+use crate::adoption;
 use crate::book::Management;
 use crate::event::{Action, Event};
-use crate::facts::kubernetes::{self, BindingProbe};
+use crate::facts::kubernetes::{self, BindingProbe, Effect};
 use crate::facts::{Seen, slurm};
-use crate::fixtures::{found, n};
+use crate::fixtures::{n, site, taint};
 use crate::handover::{Event as Step, Purpose, State};
 use crate::ids::{Epoch, JobId};
 use crate::mark::TAINT_SLURM;
@@ -78,21 +79,69 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Which sides started work at the beginning of an adoption, or were opened by others since.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FoundOpen {
+    slurm: bool,
+    kubernetes: bool,
+}
+
 pub(super) struct Run {
     pub(super) world: World,
     pub(super) daemon: Daemon,
+    found_open: FoundOpen,
     /// Handovers that got through, for the test of the test.
     pub(super) opened: BTreeMap<Domain, u32>,
 }
 
 impl Run {
-    pub(super) fn new(owner: Domain) -> Self {
-        let mut run = Self { world: World::new(), daemon: Daemon::new(), opened: BTreeMap::new() };
+    /// A node whose kubelet may have registered with taints of ours.
+    pub(super) fn new(owner: Domain, registered_with: &[&str]) -> Self {
+        let found_open = FoundOpen { slurm: true, kubernetes: true };
+        let mut run =
+            Self { world: World::new(), daemon: Daemon::new(), found_open, opened: BTreeMap::new() };
+        for key in registered_with {
+            let effect = if *key == TAINT_SLURM { Effect::NoExecute } else { Effect::NoSchedule };
+            run.world.node.taints.push(taint(key, effect));
+        }
         let now = run.world.now;
         run.daemon.log(now, Event::Started { epoch: Epoch(1), version: "test".into() });
-        run.daemon.log(now, Event::Found { node: n(1), found: found(None) });
-        run.daemon.plan(now, owner, Purpose::Adoption, 100_000);
+        run.adopt(owner);
         run
+    }
+
+    /// Adopts the node, where that is not refused.
+    fn adopt(&mut self, owner: Domain) {
+        let now = self.world.now;
+        let site = site();
+        let (facts, look) = (self.world.facts(), self.world.look());
+        let proposed =
+            adoption::propose(&site, &self.daemon.book, &site.nodes[&n(1)], Some(owner), &facts, &look);
+        let Ok(adoption) = proposed else { return };
+        self.found_open = FoundOpen {
+            slurm: self.world.slurm_starts_work(),
+            kubernetes: self.world.kubernetes_starts_work(),
+        };
+        let handover = adoption.handover(self.daemon.book.next_handover(), Epoch(1), "eve", now);
+        self.daemon.log(now, Event::Found { node: n(1), found: adoption.found });
+        self.daemon.log(now, Event::Planned(Box::new(handover)));
+    }
+
+    /// What others open, or would have opened but for us, is not the daemon's doing.
+    fn happen(&mut self, what: Happening) {
+        let seen = self.seen_jobs();
+        let starts = |world: &World| (world.slurm_starts_work(), world.kubernetes_starts_work());
+        let before = starts(&self.world);
+        self.world.happen(what, &seen);
+        let after = starts(&self.world);
+        match what {
+            Happening::LateEffect => {}
+            Happening::HandDrainLifted => self.found_open.slurm |= self.world.drain.is_none(),
+            _ => {
+                self.found_open.slurm |= !before.0 && after.0;
+                self.found_open.kubernetes |= !before.1 && after.1;
+            }
+        }
     }
 
     pub(super) fn seen_jobs(&self) -> BTreeSet<JobId> {
@@ -105,20 +154,21 @@ impl Run {
 
     pub(super) fn op(&mut self, op: &Op) -> Result<(), TestCaseError> {
         match op {
-            Op::Happens(what) => {
-                let seen = self.seen_jobs();
-                self.world.happen(*what, &seen);
-            }
+            Op::Happens(what) => self.happen(*what),
             Op::Plan { ticks } => {
                 let record = self.daemon.book.record(&n(1));
-                if let (Management::Managed { owner }, None) = (record.management, record.handover) {
-                    self.daemon.plan(self.world.now, owner.other(), Purpose::Move, *ticks);
+                match (record.management, record.handover) {
+                    (Management::Managed { owner }, None) => {
+                        self.daemon.plan(self.world.now, owner.other(), Purpose::Move, *ticks);
+                    }
+                    (Management::Unmanaged, None) => {
+                        self.adopt(if ticks % 2 == 0 { Domain::Slurm } else { Domain::Kubernetes });
+                    }
+                    (_, Some(_)) | (Management::Adopting | Management::Releasing { .. }, None) => {}
                 }
             }
             Op::Cancel => {
-                let cancelled =
-                    self.daemon.book.handover_of(&n(1)).map(|handover| (handover.id, handover.purpose));
-                if let Some((id, Purpose::Move)) = cancelled {
+                if let Some(id) = self.daemon.book.handover_of(&n(1)).map(|handover| handover.id) {
                     let event = Event::Handover { id, event: Step::RollBack { why: "cancelled".into() } };
                     if self.daemon.book.accepts(self.world.now, &event).is_ok() {
                         self.daemon.log(self.world.now, event);
@@ -182,10 +232,9 @@ impl Run {
             self.world,
             self.daemon.ledger.iter().rev().take(12).collect::<Vec<_>>()
         );
-        let seen = self.seen_jobs();
         let (gate_version, node_version) = (self.world.gate_version, self.world.node_version);
         if let Some(what) = between {
-            self.world.happen(what, &seen);
+            self.happen(what);
         }
         let mut versions = (gate_version, node_version);
         for (i, action) in writes.iter().enumerate() {
@@ -250,12 +299,18 @@ impl Run {
         }
     }
 
-    /// The rule itself.
+    /// The rule itself. On a node that is not ours, or not yet, what was found closed opens by it only.
     pub(super) fn rule(&self) -> Result<(), TestCaseError> {
+        let world = &self.world;
         if self.adopting() {
+            if world.kubernetes_starts_work() && !self.found_open.kubernetes {
+                prop_assert!(!world.slurm_starts_work() && !world.gpu_work_of_slurm(), "{world:?}");
+            }
+            if world.slurm_starts_work() && !self.found_open.slurm {
+                prop_assert!(!world.kubernetes_starts_work() && world.pods.is_empty(), "{world:?}");
+            }
             return Ok(());
         }
-        let world = &self.world;
         let both = world.slurm_starts_work() && world.kubernetes_starts_work();
         prop_assert!(!both, "both sides start work: {world:?}");
         let double = world.gpu_work_of_slurm() && !world.pods.is_empty();
@@ -272,7 +327,7 @@ impl Run {
             // A hand drain is lifted when the daemon has put back what was missing beside it: with both gone at once the
             // gate would be open, and no daemon can survive that.
             if tick == 10 {
-                self.world.happen(Happening::HandDrainLifted, &BTreeSet::new());
+                self.happen(Happening::HandDrainLifted);
             }
             self.op(&Op::Tick {
                 slurm: true,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::facts::Seen;
 use crate::facts::kubernetes::Pod;
-use crate::facts::slurm::NodeFlag;
+use crate::facts::slurm::{NodeFlag, Reservation};
 use crate::fixtures::taint;
 use crate::fixtures::*;
 
@@ -326,5 +326,158 @@ fn an_undrain_names_the_reason_that_stands_to_the_letter() {
         let undrains =
             |a: &Action| matches!(a, Action::Slurm(slurm::Action::Undrain { reason, .. }) if reason == text);
         assert!(actions.iter().any(undrains), "{text}: {actions:?}");
+    }
+}
+
+/// What was found closing a side of a node that nobody managed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum FoundClosed {
+    /// The kubelet registers with it.
+    NoExecute,
+    NoSchedule,
+    Listed,
+    /// By a handover that no ledger knows.
+    Drained,
+    Reserved,
+}
+
+const OLD: HandoverId = HandoverId(77);
+
+impl FoundClosed {
+    const ALL: [Self; 5] = [Self::NoExecute, Self::NoSchedule, Self::Listed, Self::Drained, Self::Reserved];
+
+    /// The side that it closes.
+    fn domain(self) -> Domain {
+        match self {
+            Self::NoExecute | Self::NoSchedule | Self::Listed => Domain::Kubernetes,
+            Self::Drained | Self::Reserved => Domain::Slurm,
+        }
+    }
+
+    fn set(self, case: &mut Case) {
+        let now = case.now;
+        match self {
+            Self::NoExecute => case.kube_node().taints.push(taint(TAINT_SLURM, Effect::NoExecute)),
+            Self::NoSchedule => case.kube_node().taints.push(taint(TAINT_DRAINING, Effect::NoSchedule)),
+            Self::Listed => _ = case.kubernetes().gate.get_or_insert_default().closed.insert(k(1)),
+            Self::Drained => {
+                case.slurm_node().flags.insert(NodeFlag::Drain);
+                case.slurm_node().reason = reason("gpu-bridge:h0077 e1 old");
+            }
+            Self::Reserved => case.add_reservation(reservation_of_ours(OLD, 1, now)),
+        }
+    }
+
+    fn stands(self, case: &mut Case) -> bool {
+        match self {
+            Self::NoExecute => case.kube_node().taints.iter().any(|taint| taint.key == TAINT_SLURM),
+            Self::NoSchedule => case.kube_node().taints.iter().any(|taint| taint.key == TAINT_DRAINING),
+            Self::Listed => case.kubernetes().gate.as_ref().is_some_and(|gate| gate.closed.contains(&k(1))),
+            Self::Drained => {
+                let node = case.slurm_node();
+                node.flags.contains(&NodeFlag::Drain)
+                    && node.reason.as_ref().is_some_and(|reason| reason.text == "gpu-bridge:h0077 e1 old")
+            }
+            Self::Reserved => case.slurm().reservations.contains_key(&mark::reservation_name(OLD)),
+        }
+    }
+}
+
+/// Writes the case's missing marks into it, as the schedulers would.
+fn carry_out(case: &mut Case) {
+    for action in case.judge(actions) {
+        match action {
+            Action::Kubernetes(kubernetes::Action::CloseGate { node }) => {
+                case.kubernetes().gate.get_or_insert_default().closed.insert(node);
+            }
+            Action::Kubernetes(kubernetes::Action::OpenGate { node }) => {
+                case.kubernetes().gate.get_or_insert_default().closed.remove(&node);
+            }
+            Action::Kubernetes(kubernetes::Action::Mark(marks)) => {
+                let node = case.kube_node();
+                node.taints.retain(|taint| !marks.taint_keys.contains(&taint.key));
+                node.taints.extend(marks.taints);
+                node.handover_annotation = marks.annotation;
+                for (key, value) in marks.labels {
+                    match value {
+                        Some(value) => _ = node.labels.insert(key, value),
+                        None => _ = node.labels.remove(&key),
+                    }
+                }
+            }
+            Action::Slurm(slurm::Action::Drain { reason: text, .. }) => {
+                case.slurm_node().flags.insert(NodeFlag::Drain);
+                case.slurm_node().reason = reason(text);
+            }
+            Action::Slurm(slurm::Action::Undrain { .. }) => {
+                case.slurm_node().flags.remove(&NodeFlag::Drain);
+            }
+            Action::Slurm(slurm::Action::Reserve(spec)) => {
+                let now = case.now;
+                case.add_reservation(Reservation {
+                    end: spec.end,
+                    ..reservation_of_ours(mark::reservation_handover(&spec.name).unwrap(), 1, now)
+                });
+            }
+            Action::Slurm(slurm::Action::Unreserve { name }) => _ = case.slurm().reservations.remove(&name),
+            Action::Kubernetes(kubernetes::Action::CreateGate { .. } | kubernetes::Action::Evict { .. }) => {
+                panic!("{action:?}")
+            }
+        }
+    }
+}
+
+/// A node of which `closed` was found, in the `state` of its adoption for `owner`.
+fn adopting(closed: FoundClosed, owner: Domain, state: State) -> Case {
+    let mut case = Case::of_slurm();
+    case.record = Record::default();
+    case.kubernetes().gate.get_or_insert_default().closed.clear();
+    *case.kube_node() = kube_node(1);
+    closed.set(&mut case);
+    let node = case.site.nodes[&n(1)].clone();
+    let book = Book::default();
+    let adoption =
+        crate::adoption::propose(&case.site, &book, &node, Some(owner), &case.facts, &case.look).unwrap();
+    let mut handover = adoption.handover(CURRENT, crate::ids::Epoch(1), "eve", case.now);
+    handover.state = state;
+    case.record = Record {
+        management: Management::Adopting,
+        handover: Some(CURRENT),
+        found: Some(adoption.found),
+        slurm_closed_by: (owner == Domain::Kubernetes && state != State::Planned).then_some(CURRENT),
+        kubernetes_closed_by: (owner == Domain::Slurm && state != State::Planned).then_some(CURRENT),
+        ..Record::default()
+    };
+    case.handover = Some(handover);
+    case
+}
+
+/// A new Node, registered with our taint, was adopted for Slurm; cancelled, the adoption took the taint off as its own and
+/// opened Kubernetes beside Slurm's jobs.
+#[test]
+fn an_adoption_that_rolls_back_leaves_no_side_more_open_than_it_was_found() {
+    let ways = [
+        (Domain::Slurm, [State::Planned, State::Closing, State::Evicting, State::KubernetesEmpty]),
+        (Domain::Kubernetes, [State::Planned, State::Draining, State::SlurmEmpty, State::Canary]),
+    ];
+    for ((owner, states), closed) in ways.iter().flat_map(|way| FoundClosed::ALL.map(|closed| (way, closed)))
+    {
+        for state in states {
+            let row = format!("{closed:?}, for {owner}, {state:?}");
+            let mut case = adopting(closed, *owner, *state);
+            carry_out(&mut case);
+            case.current().state = State::RollingBack;
+            assert!(
+                closed.domain() == *owner || closed.stands(&mut case) || state != &State::Planned,
+                "{row}"
+            );
+            for _ in 0..3 {
+                carry_out(&mut case);
+            }
+            assert!(closed.stands(&mut case), "{row}: {:?}", case.facts);
+            assert_eq!(writes(&case), [""; 0], "{row}: it rests");
+            let ended = case.judge(crate::step::next_event);
+            assert_eq!(ended, Some(crate::handover::Event::Opened), "{row}: it ends");
+        }
     }
 }

@@ -11,7 +11,7 @@ use gpu_bridge_core::book::Management;
 use gpu_bridge_core::ids::NodeName;
 use gpu_bridge_core::model::Domain;
 
-use super::world::World;
+use super::world::{KubeSide, SlurmSide, World};
 
 /// Undisturbed ticks after which a guard must stand again.
 const TICKS_TO_CLOSE: u32 = 8;
@@ -34,8 +34,12 @@ impl Watch {
         for (node, (slurm, kube)) in world.sides() {
             let record = world.mirror.book.record(&NodeName::new(node.as_str()));
             let owner = match record.management {
-                Management::Managed { owner } => owner,
+                Management::Managed { owner } => {
+                    world.found_open.remove(&node);
+                    owner
+                }
                 Management::Unmanaged | Management::Adopting | Management::Releasing { .. } => {
+                    no_more_open_than_found(world, &node, record.management, (&slurm, &kube));
                     // An adoption out of quarantine that never began goes back into it.
                     if !record.adopted_from_quarantine {
                         world.excused.remove(&node);
@@ -88,6 +92,25 @@ impl Watch {
         let count = counts.entry(node.to_owned()).or_default();
         *count += u32::from(undisturbed);
         *count
+    }
+}
+
+/// What adopts a node, or came to nothing on it, opens no side beside another that was not found so.
+fn no_more_open_than_found(
+    world: &mut World,
+    node: &str,
+    management: Management,
+    (slurm, kube): (&SlurmSide, &KubeSide),
+) {
+    match management {
+        Management::Unmanaged | Management::Adopting => {}
+        Management::Releasing { .. } | Management::Managed { .. } => {
+            world.found_open.remove(node);
+        }
+    }
+    let found_so = world.found_open.get(node).is_none_or(|found| found.both());
+    if !found_so && slurm.is_open() && kube.is_open() && !world.excused.contains_key(node) {
+        world.fail(format!("{node} is open on both sides, and its adoption did not find it so"));
     }
 }
 

@@ -175,6 +175,7 @@ impl Run {
             disk_bad_until: None,
             late: Vec::new(),
             excused: BTreeMap::new(),
+            found_open: BTreeMap::new(),
             counts: Counts::default(),
             faults_in_tick: 0,
             story: Vec::new(),

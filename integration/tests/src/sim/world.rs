@@ -7,11 +7,13 @@ use gpu_bridge::daemon::clock::{Clock as _, ManualClock};
 use gpu_bridge::ledger::SimDisk;
 use gpu_bridge_core::book::Management;
 use gpu_bridge_core::event::Action;
-use gpu_bridge_core::ids::NodeName;
+use gpu_bridge_core::handover::{Handover, Purpose};
+use gpu_bridge_core::ids::{HandoverId, NodeName};
 use gpu_bridge_core::mark::{
     ANNOTATION_HANDOVER, DrainReason, GATE_NAME, HandoverAnnotation, STEP_QUARANTINE, TAINT_DRAINING,
     TAINT_RELEASED, TAINT_SLURM, reservation_handover,
 };
+use gpu_bridge_core::model::Domain;
 use jiff::{SignedDuration, Timestamp};
 use kube_mock::{Id, Machine, Resource};
 use serde_json::Value;
@@ -109,6 +111,21 @@ impl KubeSide {
     }
 }
 
+/// Which sides were open when a node's adoption began, or were opened by others since: what it may put back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FoundOpen {
+    /// By which adoption.
+    by: (HandoverId, Timestamp),
+    slurm: bool,
+    kubernetes: bool,
+}
+
+impl FoundOpen {
+    pub(super) fn both(self) -> bool {
+        self.slurm && self.kubernetes
+    }
+}
+
 /// Who changes the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
@@ -159,6 +176,8 @@ pub(super) struct World {
     pub(super) late: Vec<(Timestamp, Late)>,
     /// Nodes whose closed gate others broke open, with how: what follows there is not the daemon's doing.
     pub(super) excused: BTreeMap<String, String>,
+    /// Of each node, how its last adoption found it.
+    pub(super) found_open: BTreeMap<String, FoundOpen>,
     pub(super) counts: Counts,
     pub(super) faults_in_tick: u32,
     pub(super) story: Vec<String>,
@@ -201,6 +220,28 @@ impl World {
         }
         for news in std::mem::take(&mut self.mirror.news) {
             self.tell(format!("  {news}"));
+        }
+        self.note_adoptions();
+    }
+
+    /// Nothing was written yet for an adoption that the ledger has just begun to tell of.
+    fn note_adoptions(&mut self) {
+        let begun = |handover: &&Handover| handover.purpose == Purpose::Adoption;
+        let begun: Vec<_> = self.mirror.book.under_way().filter(begun).collect();
+        let known = |node: &str, by| self.found_open.get(node).is_some_and(|found| found.by == by);
+        let new: Vec<_> = begun
+            .into_iter()
+            .map(|handover| (handover.node.as_str().to_owned(), (handover.id, handover.planned_at)))
+            .filter(|(node, by)| !known(node, *by))
+            .collect();
+        if new.is_empty() {
+            return;
+        }
+        let sides = self.sides();
+        for (node, by) in new {
+            let Some((slurm, kube)) = sides.get(&node) else { continue };
+            let found = FoundOpen { by, slurm: slurm.is_open(), kubernetes: kube.is_open() };
+            self.found_open.insert(node, found);
         }
     }
 
@@ -282,15 +323,19 @@ impl World {
             match who {
                 Who::Daemon => {
                     if slurm_opened && !self.excused.contains_key(node) {
-                        self.judge_opening(node, "slurm", kube.is_open(), &self.kube_work(node));
+                        self.judge_opening(node, Domain::Slurm, kube.is_open(), &self.kube_work(node));
                     }
                     if kube_opened && !self.excused.contains_key(node) {
-                        self.judge_opening(node, "kubernetes", slurm.is_open(), &self.slurm_work(node));
+                        self.judge_opening(node, Domain::Kubernetes, slurm.is_open(), &self.slurm_work(node));
                     }
                     self.judge_marks(node, (old_slurm, old_kube), (slurm, kube));
                 }
                 Who::Others => {
                     self.note_lost_guards(node, (old_slurm, old_kube), (slurm, kube));
+                    if let Some(found) = self.found_open.get_mut(node) {
+                        found.slurm |= slurm_opened;
+                        found.kubernetes |= kube_opened;
+                    }
                     if (slurm_opened && kube.is_open()) || (kube_opened && slurm.is_open()) {
                         self.excuse(node, "others broke its closed gate open");
                     }
@@ -305,11 +350,20 @@ impl World {
     }
 
     /// The daemon opened a gate: the other side must be neither open nor at work.
-    fn judge_opening(&mut self, node: &str, opened: &str, other_open: bool, other_work: &[String]) {
+    fn judge_opening(&mut self, node: &str, opened: Domain, other_open: bool, other_work: &[String]) {
         let record = self.mirror.book.record(&NodeName::new(node));
         match record.management {
-            // It puts back what it found on a node that was open on both sides.
-            Management::Unmanaged | Management::Adopting | Management::Releasing { .. } => return,
+            // It puts back what it found, and opens nothing that was found closed.
+            Management::Unmanaged | Management::Adopting => {
+                let was_open = self.found_open.get(node).is_none_or(|found| match opened {
+                    Domain::Slurm => found.slurm,
+                    Domain::Kubernetes => found.kubernetes,
+                });
+                if was_open {
+                    return;
+                }
+            }
+            Management::Releasing { .. } => return,
             Management::Managed { .. } => {}
         }
         if other_open {
