@@ -55,8 +55,11 @@ pub fn propose(
     let record = book.record(&node.name);
     match (record.management, record.handover) {
         (Management::Unmanaged, None) => {}
-        // A handover that the quarantine caught ends with it: nothing else could end either.
-        (Management::Managed { .. }, None | Some(_)) if record.quarantine.is_some() => {}
+        // What the quarantine caught (a handover, an adoption, a release) ends with it: nothing else could end either.
+        (
+            Management::Adopting | Management::Managed { .. } | Management::Releasing { .. },
+            None | Some(_),
+        ) if record.quarantine.is_some() => {}
         // It can't be put back as found, so with the wrong owner it would wait for ever: it begins anew with another one.
         (Management::Adopting, Some(under_way)) if restarts(book, &record, under_way, owner) => {}
         (

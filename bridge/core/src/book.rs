@@ -82,6 +82,17 @@ impl Record {
         }
     }
 
+    /// The release that goes on, with the owner at its start. None in quarantine: its writes open without a look.
+    pub fn release(&self) -> Option<(Domain, ReleaseMode)> {
+        match self.management {
+            Management::Releasing { owner, mode } if self.quarantine.is_none() => Some((owner, mode)),
+            Management::Unmanaged
+            | Management::Adopting
+            | Management::Managed { .. }
+            | Management::Releasing { .. } => None,
+        }
+    }
+
     /// The handover that our annotation on the Node names.
     pub fn marked_by(&self) -> Option<HandoverId> {
         self.handover.or(self.kubernetes_closed_by).or(self.slurm_closed_by)
@@ -184,7 +195,10 @@ impl Book {
                 handover.next(at, event).map(drop).map_err(|source| Error::Handover { id: *id, source })
             }
             Event::ReleaseStarted { node, mode, .. } => self.may_start_release(node, *mode),
-            Event::Released { node } => self.may_be_released(node),
+            Event::Released { node } => {
+                self.may_be_released(node)?;
+                self.must_not_be_quarantined(node)
+            }
             Event::Started { .. }
             | Event::Stopped
             | Event::IdsSeen { .. }
@@ -359,7 +373,7 @@ impl Book {
                 }
                 record.handover = None;
                 if next.purpose == Purpose::Adoption {
-                    *record = Record::default();
+                    *record = Record { quarantine: record.quarantine.take(), ..Record::default() };
                 }
                 record.jobs_seen.clone_from(&next.jobs_seen);
             }
@@ -396,17 +410,24 @@ impl Book {
         self.may_release(node)?;
         let record = self.record(node);
         let refuse = |why: String| Err(Error::Node { node: node.clone(), why });
-        if let Some(why) = record.quarantine {
-            return refuse(format!(
-                "it is in quarantine ({why}); a release would open it unseen: adopt it first"
-            ));
-        }
+        self.must_not_be_quarantined(node)?;
         match mode {
             ReleaseMode::AsFound if record.found.is_none() => refuse(
                 "what it looked like before is not known (its marks were imported): release it plainly"
                     .into(),
             ),
             ReleaseMode::Plain | ReleaseMode::AsFound => Ok(()),
+        }
+    }
+
+    fn must_not_be_quarantined(&self, node: &NodeName) -> Result<(), Error> {
+        match self.record(node).quarantine {
+            None => Ok(()),
+            Some(why) => {
+                let why =
+                    format!("it is in quarantine ({why}); a release would open it unseen: adopt it first");
+                Err(Error::Node { node: node.clone(), why })
+            }
         }
     }
 

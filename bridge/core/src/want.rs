@@ -174,10 +174,7 @@ fn found_listed(view: &View<'_>) -> bool {
 /// The gate that a write would open, where that takes a permit: a Kubernetes gate that is open already may have its labels
 /// set right, and what was found is put back without one.
 pub fn needs_permit(view: &View<'_>, action: &Action) -> Option<Domain> {
-    let released = match view.record.management {
-        Management::Releasing { .. } => true,
-        Management::Unmanaged | Management::Adopting | Management::Managed { .. } => false,
-    };
+    let released = view.record.release().is_some();
     action.opens().filter(|domain| {
         let stands_open = *domain == Domain::Kubernetes && view.kubernetes == Gate::Open;
         !released && !restores(view) && !stands_open

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpu_bridge_core::backwards::{Counters, looked_at};
-use gpu_bridge_core::book::Management;
 use gpu_bridge_core::denied::Denied;
 use gpu_bridge_core::event::{Action, Event, Outcome};
 use gpu_bridge_core::facts::Facts;
@@ -101,11 +100,9 @@ impl<D: Disk> Engine<D> {
             return;
         }
         let actions = self.with_view(name, index, |view| {
-            let actions = match view.record.management {
-                Management::Releasing { owner, mode } => release::actions(view, owner, mode),
-                Management::Unmanaged | Management::Adopting | Management::Managed { .. } => {
-                    want::actions(view)
-                }
+            let actions = match view.record.release() {
+                Some((owner, mode)) => release::actions(view, owner, mode),
+                None => want::actions(view),
             };
             let opens = |action: Action| (want::needs_permit(view, &action), action);
             actions.into_iter().map(opens).collect::<Vec<_>>()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use gpu_bridge_core::backwards::{self, Counters};
-use gpu_bridge_core::book::{Management, Record};
+use gpu_bridge_core::book::Record;
 use gpu_bridge_core::calendar::Calendar;
 use gpu_bridge_core::denied::Denied;
 use gpu_bridge_core::event::{Action, Event};
@@ -386,9 +386,8 @@ impl<D: Disk> Engine<D> {
     }
 
     fn finish_release(&mut self, name: &NodeName, index: &Index<'_>) {
-        let done = self.with_view(name, index, |view| match view.record.management {
-            Management::Releasing { owner, mode } => release::is_done(view, owner, mode),
-            Management::Unmanaged | Management::Adopting | Management::Managed { .. } => false,
+        let done = self.with_view(name, index, |view| {
+            view.record.release().is_some_and(|(owner, mode)| release::is_done(view, owner, mode))
         });
         if done == Some(true) {
             self.record(&Event::Released { node: name.clone() });

@@ -269,3 +269,68 @@ fn nothing_is_released_out_of_quarantine_nor_as_nobody_found_it() {
         assert!(book.apply(9, at(2), &event).is_ok(), "an older ledger may tell of it");
     }
 }
+
+/// By a restored ledger the node was being released; since, it had been adopted anew and given to Kubernetes by a handover
+/// that the ledger does not know. Its start quarantined it, and the release went on: it undrained it, with pods on it, and
+/// then forgot the quarantine.
+#[test]
+fn a_quarantine_stops_a_release_and_is_not_forgotten_by_it() {
+    for mode in [ReleaseMode::Plain, ReleaseMode::AsFound] {
+        let mut case = crate::fixtures::Case::of_kubernetes();
+        let now = case.now;
+        crate::fixtures::close_slurm(case.slurm(), 1, HandoverId(6), now);
+        case.record = Record {
+            management: Management::Releasing { owner: Domain::Slurm, mode },
+            found: Some(found(None)),
+            ..managed(Domain::Slurm, "train")
+        };
+        assert_eq!(case.record.release(), Some((Domain::Slurm, mode)));
+        case.record.quarantine = Some("its marks name h0006".into());
+        assert_eq!(case.record.release(), None);
+        let opens = |action: &Action| action.opens().is_some();
+        assert!(!case.judge(crate::want::actions).iter().any(opens), "{mode:?}");
+        let mut book = Book::default();
+        book.nodes.insert(n(1), case.record.clone());
+        assert!(book.accepts(at(2), &Event::Released { node: n(1) }).is_err(), "{mode:?}");
+        let node = &case.site.nodes[&n(1)];
+        let adoption =
+            crate::adoption::propose(&case.site, &book, node, None, &case.facts, &case.look).unwrap();
+        assert!(adoption.ends_quarantine);
+    }
+}
+
+/// It was quarantined before the adoption had done anything, and rolled back.
+#[test]
+fn an_adoption_that_rolls_back_leaves_the_quarantine() {
+    let mut book = Book::default();
+    let adoption =
+        Handover { purpose: Purpose::Adoption, ..handover(EARLIER, 1, Domain::Slurm, State::Planned) };
+    let step = |event| Event::Handover { id: EARLIER, event };
+    let events = [
+        Event::Planned(Box::new(adoption)),
+        Event::Quarantined { node: n(1), why: "odd".into() },
+        step(Step::RollBack { why: "cancelled".into() }),
+        step(Step::Opened),
+    ];
+    for event in events {
+        book.apply(1, at(1), &event).unwrap();
+    }
+    let record = book.record(&n(1));
+    assert_eq!((record.management, record.quarantine.as_deref()), (Management::Unmanaged, Some("odd")));
+}
+
+/// Marks newer than the ledger, while it was being adopted: it could be neither adopted nor released.
+#[test]
+fn a_node_quarantined_while_it_is_adopted_can_be_adopted_anew() {
+    let case = crate::fixtures::Case::of_slurm();
+    let mut book = Book::default();
+    let adoption =
+        Handover { purpose: Purpose::Adoption, ..handover(EARLIER, 1, Domain::Slurm, State::Planned) };
+    book.apply(1, at(1), &Event::Planned(Box::new(adoption))).unwrap();
+    let node = &case.site.nodes[&n(1)];
+    let propose =
+        |book: &Book| crate::adoption::propose(&case.site, book, node, None, &case.facts, &case.look);
+    assert!(matches!(propose(&book), Err(Denied::InHandover { .. })));
+    book.apply(2, at(2), &Event::Quarantined { node: n(1), why: "odd".into() }).unwrap();
+    assert!(propose(&book).unwrap().ends_quarantine);
+}

@@ -239,3 +239,34 @@ async fn a_quarantine_that_an_adoption_ends_is_not_read_off_the_marks() {
         assert_eq!(record(&run, NODE).owner(), Some(owner));
     }
 }
+
+/// The ledger is restored from when the node was being released. Since then it was adopted anew, and given to Kubernetes.
+#[tokio::test]
+async fn a_release_that_only_an_older_ledger_knows_of_does_not_open_the_node() {
+    let of = |owner| {
+        move |book: &Book| {
+            let record = book.record(&NodeName::new(NODE));
+            record.owner() == Some(owner) && record.handover.is_none()
+        }
+    };
+    let mut run = adopted(Domain::Slurm).await;
+    let mode = gpu_bridge_core::event::ReleaseMode::Plain;
+    let nodes = vec![NodeName::new(NODE)];
+    ask(&mut run, Command::Release { nodes, mode, go: Go::Yes }).await.unwrap();
+    let old = run.world.lock().disk.bytes();
+    until(&mut run, |book| book.record(&NodeName::new(NODE)).owner().is_none()).await;
+    adopts(&mut run, NODE, Domain::Slurm).await.unwrap();
+    until(&mut run, of(Domain::Slurm)).await;
+    start_move(&mut run, NODE, Domain::Kubernetes).await;
+    until(&mut run, of(Domain::Kubernetes)).await;
+    run.engine.take().unwrap().stop().unwrap();
+    run.world.lock().disk = gpu_bridge::ledger::SimDisk::holding(&old);
+    for _ in 0..10 {
+        tick(&mut run).await;
+        let (slurm, kube) = sides(&run);
+        assert!(slurm.is_whole(), "{slurm:?} {kube:?}");
+    }
+    assert!(record(&run, NODE).quarantine.is_some());
+    adopts(&mut run, NODE, Domain::Kubernetes).await.unwrap();
+    until(&mut run, of(Domain::Kubernetes)).await;
+}
