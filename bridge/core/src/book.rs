@@ -348,6 +348,8 @@ impl Book {
                 match next.to {
                     Domain::Slurm => {
                         record.slurm_closed_by = None;
+                        // Shrunk off the node from here on, they still have processes there.
+                        record.jobs_seen.extend(&next.jobs_seen);
                         // After a move their drain stands again, or they had lifted it: theirs from here on, not to be
                         // put back a second time. An adoption for Slurm has not touched it yet.
                         if next.purpose == Purpose::Move

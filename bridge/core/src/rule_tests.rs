@@ -12,12 +12,15 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
+use crate::event::Event;
 use crate::facts::Seen;
 use crate::fixtures::n;
 use crate::gate::Gate;
+use crate::handover::{Event as Step, State};
 use crate::ids::HandoverId;
 use crate::mark::{TAINT_DRAINING, TAINT_SLURM};
 use crate::model::Domain;
+use happenings::Happening;
 use run::{Op, Run, op};
 
 proptest! {
@@ -60,4 +63,32 @@ fn in_a_kind_world_a_node_goes_both_ways() {
     }
     assert_eq!(run.opened, BTreeMap::from([(Domain::Slurm, 2), (Domain::Kubernetes, 2)]));
     assert_eq!(run.daemon.book.highest_handover, Some(HandoverId(4)));
+}
+
+/// A job that broke in while pods were being evicted was neither told of nor noted: shrunk off the node, it was no reason
+/// against opening Kubernetes again when the handover rolled back.
+#[test]
+fn a_job_that_breaks_in_during_an_eviction_is_noted_and_keeps_kubernetes_closed() {
+    let mut run = Run::new(Domain::Kubernetes, &[]);
+    run.settle(20).unwrap();
+    run.happen(Happening::PodDecided);
+    run.happen(Happening::PodBound);
+    run.happen(Happening::KubeletFreezes);
+    run.op(&Op::Plan { ticks: 1000 }).unwrap();
+    run.calm_ticks(4).unwrap();
+    let under_way = |run: &Run| run.daemon.book.handover_of(&n(1)).unwrap().clone();
+    assert_eq!(under_way(&run).state, State::Evicting);
+    run.break_slurm_open();
+    run.happen(Happening::JobStarts);
+    run.calm_ticks(1).unwrap();
+    assert_eq!(under_way(&run).jobs_seen.len(), 1);
+    assert!(run.daemon.book.record(&n(1)).quarantine.is_some());
+    run.happen(Happening::JobShrunk);
+    run.happen(Happening::KubeletThaws);
+    run.daemon.log(
+        run.world.now,
+        Event::Handover { id: under_way(&run).id, event: Step::RollBack { why: "cancelled".into() } },
+    );
+    run.calm_ticks(30).unwrap();
+    assert!(run.world.gpu_work_of_slurm() && !run.world.kubernetes_starts_work(), "{:?}", run.world);
 }

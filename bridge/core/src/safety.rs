@@ -223,17 +223,19 @@ pub fn delivered_to_slurm(view: &View<'_>) -> Result<(), Denied> {
     Ok(())
 }
 
-/// The rule again, over what is observed now: both gates of a managed node open, or Kubernetes' own one while Slurm has a
-/// job there (one that began while the Slurm gate was broken open unseen).
+/// The rule again, over what is observed now: both gates of a managed node open, or a job of Slurm's on a node that is
+/// Kubernetes', however its own gate reads: the job began while the Slurm gate was broken open, seen or unseen.
 pub fn violation(view: &View<'_>) -> Option<String> {
     if view.record.owner().is_none() || releasing(view) || adopting(view) {
         return None;
     }
+    // From Returning on Slurm may start jobs: its gate was permitted to open.
+    let returning = view.handover.is_some_and(|handover| handover.state.is_opening());
     if view.record.owner() == Some(Domain::Kubernetes)
-        && view.kubernetes == Gate::Open
+        && !returning
         && let Some((job, _)) = gate::slurm::jobs_on(view.index, &view.node.slurm).first_key_value()
     {
-        return Some(format!("the Kubernetes gate is open, and Slurm has job {job} on it"));
+        return Some(format!("the node is Kubernetes', and Slurm has job {job} on it"));
     }
     // Whoever drained it: a drained node starts nothing, so a person's DRAIN in place of ours is no open gate.
     let drained = view.in_slurm.as_ref().is_ok_and(|seen| seen.drain != gate::slurm::Drain::None);
@@ -271,8 +273,8 @@ pub fn alarms(view: &View<'_>) -> Vec<(String, String)> {
     }
     for domain in [Domain::Slurm, Domain::Kubernetes] {
         let should_stand = view.record.owner().is_some_and(|owner| match view.handover {
-            None => owner != domain,
-            Some(handover) => handover.state.is_opening() && handover.leaving() == domain,
+            Some(handover) if handover.state.is_opening() => handover.leaving() == domain,
+            Some(_) | None => owner != domain,
         });
         if !should_stand || releasing(view) {
             continue;

@@ -129,16 +129,17 @@ impl State {
     /// Are jobs noted that are seen on the node? Each must be finished by its id before Kubernetes opens.
     pub fn notes_jobs(self) -> bool {
         match self {
-            Self::Reserved | Self::Draining | Self::SlurmEmpty | Self::Canary => true,
-            Self::Planned
+            Self::Reserved
+            | Self::Draining
+            | Self::SlurmEmpty
+            | Self::Canary
             | Self::Releasing
+            // Nothing may start there, so what is seen there broke in; the way back opens Kubernetes.
             | Self::Closing
             | Self::Evicting
             | Self::KubernetesEmpty
-            | Self::Returning
-            | Self::Open
-            | Self::RollingBack
-            | Self::RolledBack => false,
+            | Self::RollingBack => true,
+            Self::Planned | Self::Returning | Self::Open | Self::RolledBack => false,
         }
     }
 

@@ -235,7 +235,40 @@ fn a_job_of_slurms_beside_an_open_kubernetes_gate_is_a_violation() {
     case.add_job(job(7, JobState::Running, &[1], at(3)));
     case.judge(|view| assert!(violation(view).is_some()));
     case.facts.kubernetes = Seen::unknown("away");
+    case.judge(|view| assert!(violation(view).is_some(), "the job was seen, wherever Kubernetes is"));
+    case.facts.slurm = Seen::unknown("away");
     case.judge(|view| assert_eq!(violation(view), None, "unknown quarantines nothing"));
+}
+
+/// The Kubernetes gate was closing, or weakened, when a job broke in beside the pods: nobody was told, and nothing noted it.
+#[test]
+fn a_job_on_a_node_of_kubernetes_is_a_violation_until_slurm_may_open() {
+    use crate::facts::slurm::JobState;
+    let rows = [
+        (State::Planned, true, false),
+        (State::Closing, true, true),
+        (State::Evicting, true, true),
+        (State::KubernetesEmpty, true, true),
+        (State::RollingBack, true, true),
+        (State::Returning, false, false),
+    ];
+    for (state, broken, noted) in rows {
+        let mut case = Case::to_slurm(state);
+        case.judge(|view| assert_eq!(violation(view), None, "{state:?}"));
+        let closed = |case: &Case| case.judge(alarms).iter().all(|(key, _)| key != "gate/n1/slurm");
+        assert!(closed(&case), "{state:?}");
+        case.add_job(job(7, JobState::Running, &[1], at(3)));
+        case.judge(|view| assert_eq!(violation(view).is_some(), broken, "{state:?}"));
+        let next = case.judge(crate::step::next_event);
+        let notes = matches!(next, Some(crate::handover::Event::JobsSeen { .. }));
+        assert_eq!(notes, noted, "{state:?}: {next:?}");
+        case.slurm().reservations.clear();
+        assert_eq!(closed(&case), !broken, "{state:?}: told of the lost guard");
+    }
+    let mut weakened = Case::of_kubernetes();
+    weakened.kube_node().taints.push(taint(TAINT_DRAINING, Effect::NoSchedule));
+    weakened.add_job(job(7, JobState::Running, &[1], at(3)));
+    weakened.judge(|view| assert!(violation(view).is_some()));
 }
 
 /// Real Kubernetes 1.36: pods bound to a node that opened seconds after the API server was back were deleted by the taint

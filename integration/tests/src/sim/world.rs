@@ -336,7 +336,8 @@ impl World {
                         found.slurm |= slurm_opened;
                         found.kubernetes |= kube_opened;
                     }
-                    if (slurm_opened && kube.is_open()) || (kube_opened && slurm.is_open()) {
+                    let kubes = slurm_opened && self.is_kubernetes_own(node);
+                    if kubes || (slurm_opened && kube.is_open()) || (kube_opened && slurm.is_open()) {
                         self.excuse(node, "others broke its closed gate open");
                     }
                 }
@@ -503,6 +504,16 @@ impl World {
             Some(Management::Managed { .. }) => true,
             Some(Management::Unmanaged | Management::Adopting | Management::Releasing { .. }) | None => false,
         }
+    }
+
+    /// Managed, Kubernetes', and not about to be opened in Slurm: a job that starts there broke in.
+    fn is_kubernetes_own(&self, node: &str) -> bool {
+        let node = NodeName::new(node);
+        let owned = match self.mirror.book.record(&node).management {
+            Management::Managed { owner } => owner == Domain::Kubernetes,
+            Management::Unmanaged | Management::Adopting | Management::Releasing { .. } => false,
+        };
+        owned && !self.mirror.book.handover_of(&node).is_some_and(|handover| handover.state.is_opening())
     }
 
     /// GPU processes of Slurm's that live on a node.
