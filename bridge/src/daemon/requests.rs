@@ -82,16 +82,22 @@ impl<D: Disk> Engine<D> {
                 expected: "one line that says why, for the ledger".into(),
             });
         }
-        if self.import_pending {
-            let why =
-                "marks are yet to be read off both schedulers, and with them ids that may not be used again";
-            return Err(Refusal::Away { why: why.to_owned() });
-        }
+        self.must_have_imported()?;
         let index = Index::new(&self.facts.slurm);
         let planned = planner::requested(self.planning(&index), node, to, reason, user, ticket);
         let planned = planned.map_err(|denied| Refusal::Denied { denied })?;
         let id = self.journal.book().next_handover();
         self.begin_handover(planned.handover(id, self.epoch, self.parts.clock.now()))
+    }
+
+    /// Before that nobody knows which marks are newer than the ledger: an id in them would be given out again.
+    fn must_have_imported(&self) -> Result<(), Refusal> {
+        if self.import_pending {
+            let why =
+                "marks are yet to be read off both schedulers, and with them ids that may not be used again";
+            return Err(Refusal::Away { why: why.to_owned() });
+        }
+        Ok(())
     }
 
     fn begin_handover(&mut self, handover: handover::Handover) -> Result<Reply, Refusal> {
@@ -128,6 +134,7 @@ impl<D: Disk> Engine<D> {
         owner: Option<Domain>,
         go: Go,
     ) -> Result<Reply, Refusal> {
+        self.must_have_imported()?;
         // What is found is put back one day, and work decides who owns: the last tick's look may be seconds old.
         self.look().await;
         let mut answers = Vec::new();
@@ -181,6 +188,7 @@ impl<D: Disk> Engine<D> {
         mode: ReleaseMode,
         go: Go,
     ) -> Result<Reply, Refusal> {
+        self.must_have_imported()?;
         let names: BTreeSet<NodeName> = if nodes.is_empty() {
             let book = self.journal.book();
             book.nodes

@@ -270,3 +270,36 @@ async fn a_release_that_only_an_older_ledger_knows_of_does_not_open_the_node() {
     adopts(&mut run, NODE, Domain::Kubernetes).await.unwrap();
     until(&mut run, of(Domain::Kubernetes)).await;
 }
+
+/// An older ledger, and both schedulers away at the start: the adoption's own look would be the first to see marks whose
+/// ids the ledger does not know, and one of those would be given out again.
+#[tokio::test]
+async fn nothing_is_adopted_or_released_before_marks_were_read() {
+    let mut run = quiet().await;
+    let old = run.world.lock().disk.bytes();
+    adopts(&mut run, NODE, Domain::Slurm).await.unwrap();
+    until(&mut run, |book| book.record(&NodeName::new(NODE)).owner() == Some(Domain::Slurm)).await;
+    let used = run.world.lock().mirror.book.highest_handover;
+    run.engine.take().unwrap().stop().unwrap();
+    {
+        let mut world = run.world.lock();
+        world.disk = gpu_bridge::ledger::SimDisk::holding(&old);
+        let until = world.now() + SignedDuration::from_secs(30);
+        (world.slurm_away_until, world.kube_away_until) = (until, until);
+    }
+    tick(&mut run).await;
+    run.world.lock().pass(60);
+    let mode = gpu_bridge_core::event::ReleaseMode::Plain;
+    for go in [Go::Plan, Go::Yes] {
+        let nodes = vec![NodeName::new("gpu1")];
+        let adopts = Command::Adopt { nodes: nodes.clone(), owner: None, go };
+        let releases = Command::Release { nodes, mode, go };
+        for command in [adopts, releases] {
+            let asked = ask(&mut run, command).await;
+            assert!(matches!(asked, Err(Refusal::Away { .. })), "{asked:?}");
+        }
+    }
+    tick(&mut run).await;
+    let next = adopts(&mut run, "gpu1", Domain::Slurm).await.unwrap();
+    assert!(Some(next) > used, "{next} after {used:?}");
+}
