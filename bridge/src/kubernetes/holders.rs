@@ -14,7 +14,8 @@ use gpu_bridge_core::mark::TAINT_SLURM;
 use super::gpus::GpuResources;
 use super::wire::{Allocation, Claim, ContainerStatus, Device, Pod, Slice, Toleration};
 
-const MIRROR: &str = "kubernetes.io/config.mirror";
+/// Stands on what a kubelet writes of its own static pods.
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// What the site says about pods.
 #[derive(Debug, Clone)]

@@ -63,6 +63,16 @@ impl World {
         api(self.admin.request(request.unwrap()).await)
     }
 
+    /// Makes a pod as a node's kubelet does.
+    async fn create_as(&self, node: &str, pod: &Value) -> Result<Value, Box<kube::core::Status>> {
+        let mut request =
+            Request::new(PODS).create(&PostParams::default(), pod.to_string().into_bytes()).unwrap();
+        let headers = request.headers_mut();
+        headers.insert("Impersonate-User", format!("system:node:{node}").parse().unwrap());
+        headers.insert("Impersonate-Group", "system:nodes".parse().unwrap());
+        api(self.admin.request(request).await)
+    }
+
     async fn delete(&self, path: &str, name: &str, params: &DeleteParams) {
         let request = Request::new(path).delete(name, params).unwrap();
         let _: Value = self.admin.request(request).await.unwrap();
@@ -518,4 +528,41 @@ async fn claims_and_nominated_pods_hold() {
     });
     assert!(nominated, "{look:?}");
     assert!(world.look_at("gpu2").await.is_empty());
+}
+
+/// A static pod runs whatever the API server says: refusing its mirror would only hide it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_static_gpu_pod_is_never_hidden() {
+    let Some(world) = world().await else { return };
+    world.open("gpu1").await;
+    // The kubelet would delete the mirror of a static pod that it does not have.
+    world.lab.pause(&Part::Kubelet("gpu1".into())).unwrap();
+    let uid = world.get(NODES, "gpu1").await["metadata"]["uid"].clone();
+    let mirror = |node: &str| {
+        let mut spec = asks(1);
+        spec["nodeName"] = json!(node);
+        spec["tolerations"] = json!([{ "operator": "Exists", "effect": "NoExecute" }]);
+        json!({ "spec": spec, "metadata": {
+            "name": format!("static-{node}"),
+            "annotations": { "kubernetes.io/config.mirror": "0123", "kubernetes.io/config.hash": "0123" },
+            "ownerReferences":
+                [{ "apiVersion": "v1", "kind": "Node", "name": "gpu1", "uid": uid, "controller": true }],
+        } })
+    };
+
+    // The annotation alone is anybody's to write.
+    let made = world.create(PODS, &mirror("gpu1")).await;
+    assert!(matches!(&made, Err(status) if status.message.contains("gpu-bridge")), "{made:?}");
+    let made = world.create_as("gpu2", &mirror("gpu1")).await;
+    assert!(matches!(&made, Err(status) if status.code == 403), "{made:?}");
+    // What is no mirror is no kubelet's either.
+    let mut plain = mirror("gpu1");
+    plain["metadata"]["annotations"] = json!({});
+    let made = world.create_as("gpu1", &plain).await;
+    assert!(matches!(&made, Err(status) if matches!(status.code, 403 | 422)), "{made:?}");
+
+    world.create_as("gpu1", &mirror("gpu1")).await.unwrap();
+    let look = world.look_at("gpu1").await;
+    let pinned = |holder: &Holder| matches!(holder, Holder::Pod { pod, .. } if pod.pod.name == "static-gpu1" && pod.eviction == Eviction::Pinned);
+    assert!(matches!(look.holders.as_slice(), [holder] if pinned(holder)), "{look:?}");
 }

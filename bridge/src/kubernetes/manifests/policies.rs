@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::ManifestOptions;
 use crate::kubernetes::Error;
+use crate::kubernetes::holders::MIRROR;
 
 /// Characters that the server allows in one CEL expression.
 const EXPRESSION_LIMIT: usize = 100_000;
@@ -53,6 +54,7 @@ pub(in crate::kubernetes) fn bindings(options: &ManifestOptions) -> Result<Guard
 }
 
 /// A GPU pod neither names a managed node (that would pass the scheduler by) nor tolerates our taints (or every taint).
+/// The mirror that a kubelet makes of its own static pod is let in: the pod runs without it, and would be unseen.
 pub(in crate::kubernetes) fn pods(options: &ManifestOptions) -> Result<Guard, Error> {
     let is_gpu = format!("k.matches({})", quoted(&options.gpus.regex()));
     let asks = |what: &str| {
@@ -72,11 +74,16 @@ pub(in crate::kubernetes) fn pods(options: &ManifestOptions) -> Result<Guard, Er
              || (t.?key.orValue('') == '' && t.?operator.orValue('Equal') == 'Exists'))"
         )
     };
+    let mirror = format!(
+        "!('{MIRROR}' in object.metadata.?annotations.orValue({{}}) \
+         && request.userInfo.username == 'system:node:' + object.spec.?nodeName.orValue(''))"
+    );
     let policy = json!({
         "failurePolicy": "Fail",
         "matchConstraints": constraints("", &["v1"], &["CREATE", "UPDATE"], &["pods"]),
         "matchConditions": [
             untrusted(options)?,
+            { "name": "no-mirror", "expression": mirror },
             { "name": "not-ending", "expression": "request.operation != 'UPDATE' || !has(object.metadata.deletionTimestamp)" },
         ],
         "variables": [
