@@ -210,6 +210,8 @@ fn looks() -> NodeLooks {
         priority: i32::try_from(i % 3).unwrap(),
         eviction: Eviction::Allowed,
         gpus,
+        grace_s: 30,
+        told_to_end: false,
     };
     let holder = |node: u32, i: u32| Holder::Pod {
         pod: pod(node, i, 1),
@@ -219,6 +221,7 @@ fn looks() -> NodeLooks {
         let value = NodeLook {
             holders: (0..GPUS).map(|i| holder(node, i)).collect(),
             others: (GPUS..PODS_A_NODE).map(|i| pod(node, i, 0)).collect(),
+            ..NodeLook::default()
         };
         (NodeName::new(name(node)), Seen::At { at: now(), value })
     };
@@ -246,6 +249,7 @@ fn handover(i: u32) -> Handover {
         since: now(),
         jobs_seen: BTreeMap::new(),
         lease_at_last_holder: None,
+        pods_seen: BTreeMap::new(),
         looks: Looks::default(),
         node_uid: Some(name(i)),
         rollback: None,

@@ -242,6 +242,7 @@ impl Adoption {
             since: now,
             jobs_seen: gate::slurm::JobsSeen::new(),
             lease_at_last_holder: None,
+            pods_seen: gate::kubernetes::PodsSeen::new(),
             looks: Looks::default(),
             late_since: None,
             node_uid: None,

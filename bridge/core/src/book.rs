@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::backwards::Backwards;
 use crate::denied::Denied;
 use crate::event::{Event, Found, ReleaseMode};
+use crate::gate::kubernetes::PodsSeen;
 use crate::gate::slurm::JobsSeen;
 use crate::handover::{self, Handover, Looks, Purpose, Requester, State};
 use crate::ids::{Epoch, HandoverId, NodeName, PoolName};
@@ -71,6 +72,9 @@ pub struct Record {
     /// Jobs that handovers which came to nothing saw on it: shrunk off the node since, they may have processes there yet.
     #[serde(default)]
     pub jobs_seen: JobsSeen,
+    /// The same of GPU pods, whose containers may have outlived them.
+    #[serde(default)]
+    pub pods_seen: PodsSeen,
 }
 
 impl Record {
@@ -260,8 +264,10 @@ impl Book {
                     handover.state = State::RolledBack;
                     handover.since = at;
                     handover.rollback = Some("adopted anew, out of quarantine".to_owned());
-                    let jobs = handover.jobs_seen.clone();
-                    self.entry(node).jobs_seen.extend(jobs);
+                    let (jobs, pods) = (handover.jobs_seen.clone(), handover.pods_seen.clone());
+                    let record = self.entry(node);
+                    record.jobs_seen.extend(jobs);
+                    record.pods_seen.extend(pods);
                 }
             }
             Event::Imported { node, owner, slurm_closed_by, kubernetes_closed_by, pool } => {
@@ -325,6 +331,9 @@ impl Book {
         for (job, run) in &entry.jobs_seen {
             handover.jobs_seen.entry(*job).or_insert(*run);
         }
+        for (uid, pod) in &entry.pods_seen {
+            handover.pods_seen.entry(uid.clone()).or_insert_with(|| pod.clone());
+        }
         self.highest_handover = self.highest_handover.max(Some(handover.id));
         self.handovers.insert(handover.id, handover);
         Ok(())
@@ -350,6 +359,8 @@ impl Book {
                         record.slurm_closed_by = None;
                         // Shrunk off the node from here on, they still have processes there.
                         record.jobs_seen.extend(&next.jobs_seen);
+                        // Seen empty, so all of them have ended.
+                        record.pods_seen.clear();
                         // After a move their drain stands again, or they had lifted it: theirs from here on, not to be
                         // put back a second time. An adoption for Slurm has not touched it yet.
                         if next.purpose == Purpose::Move
@@ -378,6 +389,7 @@ impl Book {
                     *record = Record { quarantine: record.quarantine.take(), ..Record::default() };
                 }
                 record.jobs_seen.clone_from(&next.jobs_seen);
+                record.pods_seen.clone_from(&next.pods_seen);
             }
             State::Planned
             | State::Draining

@@ -224,7 +224,8 @@ pub(crate) fn job(id: u32, state: JobState, on: &[u32], now: Timestamp) -> Job {
 
 pub(crate) fn pod(name: &str, eviction: Eviction) -> Pod {
     let pod = PodRef { namespace: "apps".into(), name: name.into(), uid: format!("uid-of-{name}") };
-    Pod { pod, priority: 0, eviction, gpus: 1 }
+    let told_to_end = eviction == Eviction::Terminating;
+    Pod { pod, priority: 0, eviction, gpus: 1, grace_s: 30, told_to_end }
 }
 
 pub(crate) fn holder(pod: Pod) -> Holder {
@@ -254,6 +255,7 @@ pub(crate) fn handover(id: HandoverId, node: u32, to: Domain, state: State) -> H
         since: at(0),
         jobs_seen: BTreeMap::new(),
         lease_at_last_holder: None,
+        pods_seen: BTreeMap::new(),
         looks: Looks::default(),
         late_since: None,
         node_uid: None,
@@ -310,7 +312,7 @@ impl Case {
             handover: None,
             backwards: Backwards::default(),
             facts: facts(now),
-            look: Seen::At { at: now, value: NodeLook { holders: vec![], others: vec![] } },
+            look: Seen::At { at: now, value: NodeLook::default() },
             probe: Seen::unknown("not asked"),
         };
         case.kube_node().lease_renewed_at = Some(now);

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::denied::Denied;
+use crate::gate::kubernetes::PodsSeen;
 use crate::gate::slurm::JobsSeen;
 use crate::gate::{Emptiness, Gate};
 use crate::ids::{Epoch, HandoverId, NodeName, PoolName, Ticket};
@@ -142,6 +143,9 @@ pub struct Handover {
     pub jobs_seen: JobsSeen,
     /// The kubelet's Lease (its renewTime, by its own clock) at the look that first showed the holders gone.
     pub lease_at_last_holder: Option<Timestamp>,
+    /// GPU pods that were seen on the node.
+    #[serde(default)]
+    pub pods_seen: PodsSeen,
     /// Empty looks in a row.
     pub looks: Looks,
     /// The Node's UID when it was closed: another UID is another Node, and closing starts again.
@@ -162,6 +166,11 @@ pub enum Event {
     JobsSeen {
         /// They, with the start of the run that was seen.
         jobs: JobsSeen,
+    },
+    /// GPU pods were seen on the node, or something of their end.
+    PodsSeen {
+        /// They, by UID, as they are known now.
+        pods: PodsSeen,
     },
     /// The leaving side was seen closed and empty.
     EmptyLook {
@@ -232,6 +241,7 @@ impl Event {
             Self::Reserved => "reserved",
             Self::DrainStarted => "drain started",
             Self::JobsSeen { .. } => "jobs seen",
+            Self::PodsSeen { .. } => "pods seen",
             Self::EmptyLook { .. } => "empty look",
             Self::BusyLook { .. } => "busy look",
             Self::Sealed => "sealed",
@@ -269,6 +279,10 @@ impl Handover {
             Event::JobsSeen { jobs } => {
                 self.must_be_under_way(event)?;
                 next.jobs_seen.extend(jobs);
+            }
+            Event::PodsSeen { pods } => {
+                self.must_be_under_way(event)?;
+                next.pods_seen.extend(pods.clone());
             }
             Event::EmptyLook { at: look } => next.empty_look(*look, at, event)?,
             Event::BusyLook { at: look, holders } => next.busy_look(*look, *holders, at, event)?,

@@ -99,6 +99,7 @@ impl Move {
             since: now,
             jobs_seen: BTreeMap::new(),
             lease_at_last_holder: None,
+            pods_seen: BTreeMap::new(),
             looks: crate::handover::Looks::default(),
             node_uid: None,
             rollback: None,

@@ -22,6 +22,7 @@ use crate::mark::{TAINT_DRAINING, TAINT_SLURM};
 use crate::model::Domain;
 use happenings::Happening;
 use run::{Op, Run, op};
+use world::{GRACE_TICKS, Pod};
 
 proptest! {
     #![proptest_config(Config { cases: 64, max_shrink_iters: 300, failure_persistence: None, ..Config::default() })]
@@ -91,4 +92,35 @@ fn a_job_that_breaks_in_during_an_eviction_is_noted_and_keeps_kubernetes_closed(
     );
     run.calm_ticks(30).unwrap();
     assert!(run.world.gpu_work_of_slurm() && !run.world.kubernetes_starts_work(), "{:?}", run.world);
+}
+
+/// A live kubelet lets a pod end by its grace after its object is gone. The Slurm gate waits for that, also where the pod is
+/// force-deleted while it ends in order.
+#[test]
+fn a_force_deleted_pod_holds_the_node_for_its_grace() {
+    for evicted_before in [false, true] {
+        let mut run = Run::new(Domain::Kubernetes, &[]);
+        run.settle(20).unwrap();
+        run.world.pods.push(Pod::running("a".into()));
+        run.op(&Op::Plan { ticks: 1000 }).unwrap();
+        while run.noted().pods.is_empty() {
+            run.settle(1).unwrap();
+        }
+        if evicted_before {
+            while !run.world.pods[0].terminating {
+                run.settle(1).unwrap();
+            }
+        }
+        run.happen(Happening::PodForceDeleted);
+        assert!(!run.world.pods[0].listed, "{evicted_before}");
+        // Each tick asserts that no gate opens while it lives.
+        let mut waited = 0;
+        while !run.world.pods.is_empty() {
+            run.settle(1).unwrap();
+            waited += 1;
+        }
+        assert!(waited >= GRACE_TICKS, "{waited}");
+        run.settle(10).unwrap();
+        assert_eq!(run.opened, BTreeMap::from([(Domain::Kubernetes, 1), (Domain::Slurm, 1)]));
+    }
 }

@@ -4,7 +4,10 @@
 use jiff::SignedDuration;
 
 use crate::facts::kubernetes::{BindingProbe, GuardState, Ready};
-use crate::gate::{self, Emptiness, Gate, kubernetes::SeenNode};
+use crate::gate::{
+    self, Emptiness, Gate,
+    kubernetes::{SeenNode, pods_seen},
+};
 use crate::handover::{Event, Handover, Holders, LOOKS_NEEDED, Purpose, State};
 use crate::model::{Domain, Escalation};
 use crate::safety;
@@ -15,19 +18,21 @@ use crate::want;
 pub fn next_event(view: &View<'_>) -> Option<Event> {
     let handover = view.handover?;
     let anew = || forgotten(view, handover).or_else(|| overdue(view, handover));
-    jobs_seen(view, handover).or_else(anew).or_else(|| match handover.state {
-        State::Planned => planned(view, handover),
-        State::Reserved => reserved(view, handover),
-        State::Draining => count_looks(view, handover, Domain::Slurm),
-        State::SlurmEmpty => slurm_empty(view, handover),
-        State::Canary => canary(view, handover),
-        State::Releasing => releasing(view, handover),
-        State::Closing => closing(view, handover),
-        State::Evicting => replaced(view, handover).or_else(|| evicting(view)),
-        State::KubernetesEmpty => replaced(view, handover).or_else(|| kubernetes_empty(view, handover)),
-        State::Returning => returning(view, handover),
-        State::RollingBack => rolling_back(view, handover),
-        State::Open | State::RolledBack => None,
+    jobs_seen(view, handover).or_else(|| pods_seen(view, handover)).or_else(anew).or_else(|| {
+        match handover.state {
+            State::Planned => planned(view, handover),
+            State::Reserved => reserved(view, handover),
+            State::Draining => count_looks(view, handover, Domain::Slurm),
+            State::SlurmEmpty => slurm_empty(view, handover),
+            State::Canary => canary(view, handover),
+            State::Releasing => releasing(view, handover),
+            State::Closing => closing(view, handover),
+            State::Evicting => replaced(view, handover).or_else(|| evicting(view)),
+            State::KubernetesEmpty => replaced(view, handover).or_else(|| kubernetes_empty(view, handover)),
+            State::Returning => returning(view, handover),
+            State::RollingBack => rolling_back(view, handover),
+            State::Open | State::RolledBack => None,
+        }
     })
 }
 
@@ -110,6 +115,17 @@ fn jobs_seen(view: &View<'_>, handover: &Handover) -> Option<Event> {
     (!jobs.is_empty()).then_some(Event::JobsSeen { jobs })
 }
 
+/// GPU pods on the node, and what became of those that the handover has noted: one that is gone may have containers there.
+fn pods_seen(view: &View<'_>, handover: &Handover) -> Option<Event> {
+    if handover.state.is_over() {
+        return None;
+    }
+    // Of the cluster and of the node: a Lease that is older than the last look's tells nothing.
+    view.in_kubernetes.as_ref().ok()?;
+    let pods = pods_seen::news(&handover.pods_seen, view.look.value()?, view.leases());
+    (!pods.is_empty()).then_some(Event::PodsSeen { pods })
+}
+
 /// Time ran backwards in the scheduler that the node leaves, after looks at it were counted: what they showed may have been
 /// forgotten since, so the count begins anew.
 fn forgotten(view: &View<'_>, handover: &Handover) -> Option<Event> {
@@ -122,9 +138,7 @@ fn forgotten(view: &View<'_>, handover: &Handover) -> Option<Event> {
     let holders = match domain {
         Domain::Slurm => Holders::NotSeen,
         // A pod that was forgotten may still run: only a Lease after this one speaks for the node.
-        Domain::Kubernetes => Holders::Seen {
-            lease: view.in_kubernetes.as_ref().ok().and_then(|seen| seen.node.lease_renewed_at),
-        },
+        Domain::Kubernetes => Holders::Seen { lease: view.leases().newest },
     };
     before.then_some(Event::BusyLook { at: noticed, holders })
 }
@@ -186,10 +200,7 @@ fn count_looks(view: &View<'_>, handover: &Handover, domain: Domain) -> Option<E
 
 fn holders(view: &View<'_>) -> Holders {
     match view.look.value() {
-        Some(look) if !look.holders.is_empty() => {
-            let seen = view.in_kubernetes.as_ref();
-            Holders::Seen { lease: seen.ok().and_then(|seen| seen.node.lease_renewed_at) }
-        }
+        Some(look) if !look.holders.is_empty() => Holders::Seen { lease: view.leases().newest },
         Some(_) | None => Holders::NotSeen,
     }
 }
@@ -239,7 +250,8 @@ fn evicting(view: &View<'_>) -> Option<Event> {
     let closed = standing.listed && standing.draining && kubernetes.guards.bindings == GuardState::Standing;
     let look = view.look.value()?;
     let at = view.looked_at(Domain::Kubernetes)?;
-    let lease = node.lease_renewed_at?;
+    // The newest: a renewal from before the pods were listed says nothing of how the last one ended.
+    let lease = view.leases().newest?;
     (closed && look.is_empty() && node.ready == Ready::True).then_some(Event::HoldersGone { at, lease })
 }
 

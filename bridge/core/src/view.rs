@@ -7,6 +7,8 @@ use crate::backwards::Backwards;
 use crate::book::Record;
 use crate::facts::kubernetes::{BindingProbe, NodeLook};
 use crate::facts::{Facts, Seen, slurm::Index};
+use crate::gate::kubernetes::PodsSeen;
+use crate::gate::kubernetes::pods_seen::Leases;
 use crate::gate::{self, Emptiness, Gate, slurm::JobsSeen};
 use crate::handover::{Handover, Purpose, State};
 use crate::ids::Epoch;
@@ -123,9 +125,18 @@ impl<'a> View<'a> {
             }
             Domain::Kubernetes => {
                 let lease_at_last_holder = handover.and_then(|h| h.lease_at_last_holder);
-                gate::kubernetes::emptiness(&self.in_kubernetes, self.look, lease_at_last_holder)
+                let none = PodsSeen::new();
+                let pods_seen = handover.map_or(&none, |h| &h.pods_seen);
+                gate::kubernetes::emptiness(&self.in_kubernetes, self.look, lease_at_last_holder, pods_seen)
             }
         }
+    }
+
+    /// The kubelet's Lease around the look at what Kubernetes has on the node.
+    pub fn leases(&self) -> Leases {
+        let before = self.in_kubernetes.as_ref().ok().and_then(|seen| seen.node.lease_renewed_at);
+        let after = self.look.value().and_then(|look| look.lease_renewed_at);
+        Leases { before, newest: before.max(after) }
     }
 
     /// When the look was taken that a domain's emptiness is judged by.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use gpu_bridge_core::event::{Action, Event, Outcome, ReleaseMode};
 use gpu_bridge_core::facts::{kubernetes, slurm};
+use gpu_bridge_core::gate::kubernetes::pods_seen::{End, PodSeen};
 use gpu_bridge_core::handover;
 use gpu_bridge_core::ids::NodeName;
 use gpu_bridge_core::planner::Plan;
@@ -286,6 +287,10 @@ fn handover_says(event: &handover::Event) -> String {
             let ids: Vec<String> = jobs.keys().map(ToString::to_string).collect();
             format!("saw jobs {}", ids.join(", "))
         }
+        handover::Event::PodsSeen { pods } => {
+            let pods: Vec<String> = pods.values().map(pod_says).collect();
+            pods.join(", ")
+        }
         handover::Event::Permitted(evidence) => {
             format!("may open: {} is {} and {}", evidence.domain, evidence.gate, evidence.emptiness)
         }
@@ -301,6 +306,16 @@ fn handover_says(event: &handover::Event) -> String {
         | handover::Event::Closed { .. }
         | handover::Event::HoldersGone { .. }
         | handover::Event::NodeReplaced { .. } => event.name().to_owned(),
+    }
+}
+
+fn pod_says(seen: &PodSeen) -> String {
+    let pod = &seen.pod;
+    match seen.end {
+        End::Runs => format!("saw pod {pod}"),
+        End::Told { .. } => format!("pod {pod} was told to end or is gone, and may take {} s", seen.grace_s),
+        End::Known { .. } => format!("the kubelet knows of the end of pod {pod}"),
+        End::Seen => format!("saw pod {pod} end"),
     }
 }
 

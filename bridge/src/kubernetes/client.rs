@@ -228,8 +228,12 @@ impl Kubernetes for Client {
         let on_node = format!("spec.nodeName={node}");
         let on_node = self.http.list::<wire::Pod>("pods", PODS, Some(&on_node)).await?;
         let claims = self.claims(node).await?;
+        // Last: a renewal that it shows can be from before the lists, one that is newer can't.
+        let named = format!("metadata.name={node}");
+        let leases = self.http.list::<wire::Lease>("leases in kube-node-lease", LEASES, Some(&named)).await?;
+        let lease_renewed_at = leases.into_iter().find_map(|lease| lease.spec.renew_time);
         let rules = Rules { gpus: &self.options.guards.gpus, do_not_disrupt: &self.options.do_not_disrupt };
-        Ok(holders::look(node, &nominated, &on_node, &claims, &rules))
+        Ok(NodeLook { lease_renewed_at, ..holders::look(node, &nominated, &on_node, &claims, &rules) })
     }
 
     async fn probe_binding(&self, node: &KubeNodeName) -> Result<BindingProbe, Error> {

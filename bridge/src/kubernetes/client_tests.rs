@@ -85,18 +85,28 @@ async fn a_look_reads_nodes_leases_gate_guards_and_who_waits() {
 
 #[tokio::test]
 async fn a_look_at_a_node_asks_in_the_order_in_which_pods_come_to_it() {
-    let known = [(PODS, list("PodList", &json!([])))];
+    let lease = json!([{ "metadata": { "name": "gpu1" }, "spec": { "renewTime": "2026-01-01T00:00:00Z" } }]);
+    let empty = json!([]);
+    let known = [
+        (PODS, list("PodList", &empty)),
+        (CLAIMS, list("ResourceClaimList", &empty)),
+        (SLICES, list("ResourceSliceList", &empty)),
+        (LEASES, list("LeaseList", &lease)),
+    ];
     let (port, mut server) = port();
     let node = KubeNodeName::from("gpu1");
-    // Both DRA lists are asked for at once; the first answer of 404 is enough.
-    let (look, paths) = tokio::join!(port.look_at(&node), serve(&mut server, &known, 3));
-    assert!(look.unwrap().is_empty());
+    // Both DRA lists are asked for at once. The Lease comes last: a renewal that it does not show is from after the lists.
+    let (look, paths) = tokio::join!(port.look_at(&node), serve(&mut server, &known, 5));
+    let look = look.unwrap();
+    assert!(look.is_empty());
+    assert_eq!(look.lease_renewed_at, Some("2026-01-01T00:00:00Z".parse().unwrap()));
     let expected = [
         "/api/v1/pods?&fieldSelector=status.nominatedNodeName%3Dgpu1%2Cspec.nodeName%3D&limit=500",
         "/api/v1/pods?&fieldSelector=spec.nodeName%3Dgpu1&limit=500",
     ];
     assert_eq!(paths[..2], expected);
-    assert!(paths[2].starts_with("/apis/resource.k8s.io/v1/"), "{paths:?}");
+    assert!(paths[2..4].iter().all(|path| path.starts_with("/apis/resource.k8s.io/v1/")), "{paths:?}");
+    assert_eq!(paths[4], format!("{LEASES}?&fieldSelector=metadata.name%3Dgpu1&limit=500"));
 }
 
 #[tokio::test]

@@ -17,6 +17,9 @@ use super::wire::{Allocation, Claim, ContainerStatus, Device, Pod, Slice, Tolera
 /// Stands on what a kubelet writes of its own static pods.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
+/// What a pod without a grace of its own gets, in seconds.
+const DEFAULT_GRACE_S: u32 = 30;
+
 /// What the site says about pods.
 #[derive(Debug, Clone)]
 pub(super) struct Rules<'a> {
@@ -46,10 +49,12 @@ pub(super) fn look(
     let mut holders = Vec::new();
     let mut others = Vec::new();
     let mut used = BTreeSet::new();
+    let mut ended = BTreeSet::new();
     for pod in on_node {
         let alive = alive_container(pod);
         let finished = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
         if finished && alive.is_none() {
+            ended.insert(pod.metadata.uid.clone());
             continue;
         }
         match holds(pod, claims, rules) {
@@ -78,7 +83,7 @@ pub(super) fn look(
         }
     }
     holders.extend(held_claims(node, claims, &used));
-    NodeLook { holders, others }
+    NodeLook { holders, others, ended, lease_renewed_at: None }
 }
 
 struct Held {
@@ -275,7 +280,18 @@ fn tolerates_slurm(pod: &Pod) -> bool {
 }
 
 fn fact(pod: &Pod, eviction: Eviction, gpus: u32) -> PodFact {
-    PodFact { pod: reference(pod), priority: pod.spec.priority.unwrap_or_default(), eviction, gpus }
+    let told_to_end = pod.metadata.deletion_timestamp.is_some();
+    let grace = pod.spec.termination_grace_period_seconds;
+    let grace = if told_to_end { pod.metadata.deletion_grace_period_seconds.or(grace) } else { grace };
+    PodFact {
+        pod: reference(pod),
+        priority: pod.spec.priority.unwrap_or_default(),
+        eviction,
+        gpus,
+        // A negative one counts as the shortest that a kubelet gives.
+        grace_s: grace.map_or(DEFAULT_GRACE_S, |seconds| u32::try_from(seconds.max(1)).unwrap_or(u32::MAX)),
+        told_to_end,
+    }
 }
 
 /// A pod's identity.

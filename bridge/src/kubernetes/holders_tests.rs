@@ -286,3 +286,37 @@ fn only_a_lasting_toleration_of_our_taint_keeps_a_pod_from_being_evicted() {
         assert_eq!(look.others.is_empty(), stays, "{toleration}");
     }
 }
+
+#[test]
+fn a_pod_tells_how_long_it_may_take_to_end_and_that_it_has() {
+    let gpus = json!([{ "name": "main", "resources": gpu("1") }]);
+    for (metadata, grace, expected) in [
+        (json!({}), json!(null), (30, false)),
+        (json!({}), json!(600), (600, false)),
+        (json!({}), json!(0), (1, false)),
+        (json!({}), json!(-5), (1, false)),
+        (json!({}), json!(1_000_000_000_000_i64), (u32::MAX, false)),
+        (
+            json!({ "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 90 }),
+            json!(600),
+            (90, true),
+        ),
+        (json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }), json!(600), (600, true)),
+    ] {
+        let spec = json!({ "terminationGracePeriodSeconds": grace, "containers": gpus });
+        let look = see(&[], &[pod(&json!({ "metadata": metadata, "spec": spec }))], &no_claims());
+        let [Holder::Pod { pod, .. }] = look.holders.as_slice() else { panic!("{look:?}") };
+        assert_eq!((pod.grace_s, pod.told_to_end), expected, "{metadata} {grace}");
+        assert!(look.ended.is_empty());
+    }
+    let state = |state: Value| json!({ "phase": "Failed", "containerStatuses": [{ "name": "main", "state": state }] });
+    for (state, ended) in [
+        (state(json!({ "terminated": { "exitCode": 0 } })), true),
+        (state(json!({ "running": { "startedAt": "2026-01-01T00:00:00Z" } })), false),
+    ] {
+        let pod = pod(&json!({ "spec": { "containers": gpus }, "status": state }));
+        let look = see(&[], std::slice::from_ref(&pod), &no_claims());
+        assert_eq!(look.ended.contains(&pod.metadata.uid), ended, "{look:?}");
+        assert_eq!(look.holders.is_empty(), ended);
+    }
+}

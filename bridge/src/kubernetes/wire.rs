@@ -61,6 +61,8 @@ pub(super) struct Meta {
     pub(super) creation_timestamp: Option<Timestamp>,
     #[serde(default)]
     pub(super) deletion_timestamp: Option<Timestamp>,
+    #[serde(default)]
+    pub(super) deletion_grace_period_seconds: Option<i64>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -153,6 +155,8 @@ pub(super) struct PodSpec {
     pub(super) tolerations: Vec<Toleration>,
     #[serde(default)]
     pub(super) priority: Option<i32>,
+    #[serde(default)]
+    pub(super) termination_grace_period_seconds: Option<i64>,
     #[serde(default)]
     pub(super) node_selector: BTreeMap<String, String>,
     #[serde(default)]

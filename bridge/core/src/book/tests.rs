@@ -4,6 +4,7 @@ use super::*;
 use crate::event::Action;
 use crate::facts::slurm::Action as SlurmAction;
 use crate::fixtures::{CURRENT, EARLIER, at, found, handover, managed, n, s};
+use crate::gate::kubernetes::pods_seen::{End, PodSeen};
 use crate::handover::{Event as Step, Evidence, Looks, NodeWord};
 use crate::ids::JobId;
 
@@ -164,6 +165,43 @@ fn a_job_seen_in_a_cancelled_handover_still_counts_in_the_next() {
     assert_eq!(played(&story()).record(&n(1)).jobs_seen, JobsSeen::new());
 }
 
+/// What it saw lives by its grace, whatever becomes of the handover.
+#[test]
+fn a_pod_seen_in_a_handover_that_came_to_nothing_still_counts_in_the_next() {
+    let pods: PodsSeen = [(
+        "uid-a".to_owned(),
+        PodSeen { pod: "apps/a".into(), grace_s: 600, end: End::Told { lease: Some(at(6)) } },
+    )]
+    .into();
+    let step = |event| Event::Handover { id: HandoverId(3), event };
+    let again = |id| Event::Planned(Box::new(handover(id, 1, Domain::Slurm, State::Planned)));
+    let mut events = story();
+    events.pop();
+    events.extend([
+        again(HandoverId(3)),
+        step(Step::ClosingStarted),
+        step(Step::PodsSeen { pods: pods.clone() }),
+        step(Step::RollBack { why: "cancelled".into() }),
+        step(Step::Opened),
+        again(HandoverId(4)),
+    ]);
+    assert_eq!(played(&events).handovers[&HandoverId(4)].pods_seen, pods);
+
+    // Caught in a quarantine.
+    events.truncate(events.len() - 3);
+    events
+        .extend([Event::Quarantined { node: n(1), why: "x".into() }, Event::QuarantineEnded { node: n(1) }]);
+    assert_eq!(played(&events).record(&n(1)).pods_seen, pods);
+}
+
+/// A ledger from before pods were noted.
+#[test]
+fn a_handover_without_noted_pods_is_read() {
+    let mut text = serde_json::to_value(handover(CURRENT, 1, Domain::Slurm, State::Planned)).unwrap();
+    text.as_object_mut().unwrap().remove("pods_seen").unwrap();
+    assert_eq!(serde_json::from_value::<Handover>(text).unwrap().pods_seen, PodsSeen::new());
+}
+
 #[test]
 fn ids_seen_in_marks_are_not_given_out_again() {
     let mut book = Book::default();
@@ -184,10 +222,7 @@ fn adoption_out_of_quarantine_ends_the_handover_that_it_caught() {
     record.quarantine = Some("both gates were seen open".to_owned());
     book.nodes.insert(n(1), record);
     book.handovers.insert(caught, handover(caught, 1, Domain::Kubernetes, State::RollingBack));
-    let look = crate::facts::Seen::At {
-        at: at(0),
-        value: crate::facts::kubernetes::NodeLook { holders: vec![], others: vec![] },
-    };
+    let look = crate::facts::Seen::At { at: at(0), value: crate::facts::kubernetes::NodeLook::default() };
     let node = &crate::fixtures::site().nodes[&n(1)];
     let adoption = crate::adoption::propose(
         &crate::fixtures::site(),

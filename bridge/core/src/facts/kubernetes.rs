@@ -149,12 +149,16 @@ pub struct PendingPod {
 }
 
 /// One quorum LIST of what is on a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct NodeLook {
     /// Everything that holds a GPU of the node, or may get one (nominated).
     pub holders: Vec<Holder>,
     /// Other pods that NoExecute would evict (not tolerated, not finished): they too go through eviction first.
     pub others: Vec<Pod>,
+    /// UIDs of pods that are still listed and whose containers are all terminated.
+    pub ended: BTreeSet<String>,
+    /// `spec.renewTime` of the node's Lease, read after the pods were listed.
+    pub lease_renewed_at: Option<Timestamp>,
 }
 
 impl NodeLook {
@@ -195,6 +199,10 @@ pub struct Pod {
     pub eviction: Eviction,
     /// GPUs that it holds; 0 for a CPU pod.
     pub gpus: u32,
+    /// How long its containers may take to end once they are told to, in seconds.
+    pub grace_s: u32,
+    /// It has a deletion timestamp: its grace runs.
+    pub told_to_end: bool,
 }
 
 /// May a pod be evicted, and how does it stand with that?

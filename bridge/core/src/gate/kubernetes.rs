@@ -1,8 +1,8 @@
 //! The Kubernetes gate, and what empty means in Kubernetes.
 //!
 //! Closed: on the Gate's list with a standing bindings policy behind it, and both our taints on the Node. Empty: NoExecute
-//! is on, a quorum LIST shows neither GPU holder nor any pod that NoExecute would surprise, the Node is Ready and its
-//! Lease was renewed after the last holder went.
+//! is on, a quorum LIST shows neither GPU holder nor any pod that NoExecute would surprise, the Node is Ready, its Lease
+//! was renewed after the last holder went, and each pod that was seen was seen to end or has had the time to.
 
 use jiff::Timestamp;
 
@@ -13,6 +13,10 @@ use crate::facts::kubernetes::{
 };
 use crate::ids::KubeNodeName;
 use crate::mark::{TAINT_DRAINING, TAINT_SLURM};
+
+pub mod pods_seen;
+
+pub use pods_seen::PodsSeen;
 
 /// A Node as one look shows it.
 #[derive(Debug, Clone, Copy)]
@@ -80,11 +84,13 @@ pub fn gate(seen: &Result<SeenNode<'_>, String>) -> Gate {
 }
 
 /// Is the Kubernetes side of the node empty? `look` is a LIST of this tick; `lease_at_last_holder`
-/// the Lease (by the kubelet's own clock, so that no two clocks are compared) when a holder was last seen.
+/// the Lease (by the kubelet's own clock, so that no two clocks are compared) when a holder was last seen, `pods_seen` the
+/// GPU pods that were seen since the handover began.
 pub fn emptiness(
     seen: &Result<SeenNode<'_>, String>,
     look: &Seen<NodeLook>,
     lease_at_last_holder: Option<Timestamp>,
+    pods_seen: &PodsSeen,
 ) -> Emptiness {
     let SeenNode { node, standing, .. } = match seen {
         Ok(seen) => seen,
@@ -104,6 +110,9 @@ pub fn emptiness(
     }
     if !standing.no_execute {
         return Emptiness::Busy { by: vec![format!("taint {TAINT_SLURM}:NoExecute is not on yet")] };
+    }
+    if let Some(why) = pods_seen::may_live(pods_seen, look, node.lease_renewed_at) {
+        return Emptiness::Unknown { why };
     }
     match (node.lease_renewed_at, lease_at_last_holder) {
         (None, _) => Emptiness::Unknown { why: "the Node has no Lease: its kubelet may be dead".to_owned() },
@@ -135,11 +144,15 @@ fn describe_pod(pod: &Pod) -> String {
 
 /// Every pod of a look, holders first.
 pub fn pods(look: &NodeLook) -> impl Iterator<Item = &Pod> {
-    let holders = look.holders.iter().filter_map(|holder| match holder {
+    holding_pods(look).chain(&look.others)
+}
+
+/// Those of a look that hold GPUs.
+fn holding_pods(look: &NodeLook) -> impl Iterator<Item = &Pod> {
+    look.holders.iter().filter_map(|holder| match holder {
         Holder::Pod { pod, .. } => Some(pod),
         Holder::Claim { .. } => None,
-    });
-    holders.chain(&look.others)
+    })
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fixtures::{CURRENT, at, handover};
+use crate::gate::kubernetes::pods_seen::{End, PodSeen};
 use crate::ids::JobId;
 
 const STATES: [State; 13] = [
@@ -24,11 +25,16 @@ fn evidence(domain: Domain) -> Evidence {
     Evidence { domain, gate: Gate::Closed, emptiness: Emptiness::Empty, node_word: NodeWord::Clear }
 }
 
+fn pod_seen() -> PodSeen {
+    PodSeen { pod: "apps/a".into(), grace_s: 30, end: End::Runs }
+}
+
 fn events() -> Vec<Event> {
     vec![
         Event::Reserved,
         Event::DrainStarted,
         Event::JobsSeen { jobs: [(JobId(7), Some(at(1)))].into() },
+        Event::PodsSeen { pods: [("u".to_owned(), pod_seen())].into() },
         Event::EmptyLook { at: at(10) },
         Event::BusyLook { at: at(10), holders: Holders::Seen { lease: Some(at(9)) } },
         Event::Sealed,
@@ -53,7 +59,7 @@ fn expected(state: State, to: Domain, event: &Event) -> Option<State> {
         Event::Reserved => (state == Planned && to == Domain::Kubernetes).then_some(Reserved),
         Event::ClosingStarted => (state == Planned && to == Domain::Slurm).then_some(Closing),
         Event::DrainStarted => (state == Reserved).then_some(Draining),
-        Event::JobsSeen { .. } | Event::Extended { .. } => stays.filter(|_| !over),
+        Event::JobsSeen { .. } | Event::PodsSeen { .. } | Event::Extended { .. } => stays.filter(|_| !over),
         Event::EmptyLook { .. } => match state {
             Draining => Some(SlurmEmpty),
             KubernetesEmpty | Releasing | Returning | RollingBack => stays,

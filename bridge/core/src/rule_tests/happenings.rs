@@ -1,10 +1,8 @@
 //! What happens to the node and is not the daemon's doing.
 
-use std::collections::BTreeSet;
-
 use proptest::prelude::*;
 
-use super::world::{Job, Pod, World};
+use super::world::{Job, Noted, Pod, World};
 use crate::facts::kubernetes::{Effect, Taint};
 use crate::facts::slurm::{JobState, Reason};
 use crate::ids::JobId;
@@ -58,7 +56,7 @@ pub(super) fn happening() -> impl Strategy<Value = Happening> {
 impl World {
     /// Something that is not the daemon's doing.
     #[expect(clippy::too_many_lines, reason = "one list of everything that can happen")]
-    pub(super) fn happen(&mut self, what: Happening, seen: &BTreeSet<JobId>) {
+    pub(super) fn happen(&mut self, what: Happening, noted: &Noted) {
         match what {
             Happening::JobStarts => {
                 let free = !self.jobs.values().any(|job| job.named && job.state != JobState::Finished);
@@ -78,7 +76,7 @@ impl World {
             }
             // Only a job that the daemon has seen: what it could not know of is for the node's own word.
             Happening::JobShrunk => {
-                for (_, job) in self.jobs.iter_mut().filter(|(id, _)| seen.contains(id)) {
+                for (_, job) in self.jobs.iter_mut().filter(|(id, _)| noted.jobs.contains(id)) {
                     job.named = false;
                 }
             }
@@ -97,7 +95,7 @@ impl World {
                     self.decided -= 1;
                     if !self.listed {
                         let name = format!("pod-{}", self.id());
-                        self.pods.push(Pod { name, listed: true, terminating: false });
+                        self.pods.push(Pod::running(name));
                     }
                 }
             }
@@ -106,8 +104,9 @@ impl World {
                     self.pods.pop();
                 }
             }
+            // As with a shrunk job.
             Happening::PodForceDeleted => {
-                for pod in &mut self.pods {
+                for pod in self.pods.iter_mut().filter(|pod| noted.pods.contains(&pod.uid())) {
                     pod.listed = false;
                 }
             }

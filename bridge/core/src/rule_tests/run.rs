@@ -1,13 +1,13 @@
 //! One run: what the daemon does in a tick, what may become of its writes, and what must hold after each step.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use super::daemon::Daemon;
 use super::happenings::{Happening, happening};
-use super::world::World;
+use super::world::{Noted, World};
 use crate::adoption;
 use crate::book::Management;
 use crate::event::{Action, Event};
@@ -15,7 +15,7 @@ use crate::facts::kubernetes::{self, BindingProbe, Effect};
 use crate::facts::{Seen, slurm};
 use crate::fixtures::{n, site, taint};
 use crate::handover::{Event as Step, Purpose, State};
-use crate::ids::{Epoch, JobId};
+use crate::ids::Epoch;
 use crate::mark::TAINT_SLURM;
 use crate::model::Domain;
 use crate::safety;
@@ -148,10 +148,10 @@ impl Run {
 
     /// What others open, or would have opened but for us, is not the daemon's doing.
     pub(super) fn happen(&mut self, what: Happening) {
-        let seen = self.seen_jobs();
+        let noted = self.noted();
         let starts = |world: &World| (world.slurm_starts_work(), world.kubernetes_starts_work());
         let before = starts(&self.world);
-        self.world.happen(what, &seen);
+        self.world.happen(what, &noted);
         let after = starts(&self.world);
         match what {
             Happening::LateEffect => {}
@@ -163,12 +163,13 @@ impl Run {
         }
     }
 
-    pub(super) fn seen_jobs(&self) -> BTreeSet<JobId> {
-        self.daemon
-            .book
-            .handover_of(&n(1))
-            .map(|handover| handover.jobs_seen.keys().copied().collect())
-            .unwrap_or_default()
+    pub(super) fn noted(&self) -> Noted {
+        let handover = self.daemon.book.handover_of(&n(1));
+        let noted = handover.map(|handover| Noted {
+            jobs: handover.jobs_seen.keys().copied().collect(),
+            pods: handover.pods_seen.keys().cloned().collect(),
+        });
+        noted.unwrap_or_default()
     }
 
     pub(super) fn op(&mut self, op: &Op) -> Result<(), TestCaseError> {

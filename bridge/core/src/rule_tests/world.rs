@@ -14,6 +14,8 @@ use crate::mark::{DrainReason, TAINT_DRAINING, TAINT_SLURM, reservation_handover
 
 /// Between two ticks.
 pub(super) const TICK: SignedDuration = SignedDuration::from_secs(20);
+/// Ticks that a container takes to end after its kubelet has heard that it must: all of its grace.
+pub(super) const GRACE_TICKS: i32 = 8;
 
 /// A job in Slurm with its process.
 #[derive(Debug, Clone)]
@@ -28,9 +30,28 @@ pub(super) struct Job {
 #[derive(Debug, Clone)]
 pub(super) struct Pod {
     pub(super) name: String,
-    /// The object exists; a force-deleted pod's process may outlive it on a frozen kubelet.
+    /// The object exists; a force-deleted pod's process outlives it.
     pub(super) listed: bool,
     pub(super) terminating: bool,
+    /// When it ends; `None` until its kubelet has heard that it must.
+    pub(super) ends_at: Option<Timestamp>,
+}
+
+impl Pod {
+    pub(super) fn running(name: String) -> Self {
+        Self { name, listed: true, terminating: false, ends_at: None }
+    }
+
+    pub(super) fn uid(&self) -> String {
+        pod(&self.name, Eviction::Allowed).pod.uid
+    }
+}
+
+/// What the daemon's handover has noted.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Noted {
+    pub(super) jobs: BTreeSet<JobId>,
+    pub(super) pods: BTreeSet<String>,
 }
 
 /// The truth about one node on both sides.
@@ -107,10 +128,16 @@ impl World {
         let now = self.now;
         self.reservations.retain(|_, r| r.end > now);
         match self.frozen_since {
-            // The kubelet lives: deleted pods end, NoExecute evicts, then the Lease is renewed.
+            // The kubelet lives: NoExecute evicts, deleted pods end by their grace, and the Lease is renewed.
             None => {
                 let evicts = self.has_taint(TAINT_SLURM);
-                self.pods.retain(|pod| pod.listed && !pod.terminating && !evicts);
+                for pod in &mut self.pods {
+                    pod.terminating |= evicts;
+                    if pod.terminating || !pod.listed {
+                        pod.ends_at.get_or_insert(now + TICK * GRACE_TICKS);
+                    }
+                }
+                self.pods.retain(|pod| pod.ends_at.is_none_or(|ends| ends > now));
                 self.node.lease_renewed_at = Some(now);
                 self.node.ready = Ready::True;
             }
@@ -163,8 +190,11 @@ impl World {
     pub(super) fn look(&self) -> Seen<NodeLook> {
         let eviction = |terminating| if terminating { Eviction::Terminating } else { Eviction::Allowed };
         let listed = self.pods.iter().filter(|pod| pod.listed);
-        let holders = listed.map(|p| holder(pod(&p.name, eviction(p.terminating)))).collect();
-        let value = NodeLook { holders, others: vec![] };
+        let grace_s = u32::try_from((TICK * GRACE_TICKS).as_secs()).unwrap();
+        let fact = |p: &Pod| kubernetes::Pod { grace_s, ..pod(&p.name, eviction(p.terminating)) };
+        let holders = listed.map(|p| holder(fact(p))).collect();
+        let lease_renewed_at = self.node.lease_renewed_at;
+        let value = NodeLook { holders, lease_renewed_at, ..NodeLook::default() };
         Seen::At { at: self.now, value }
     }
 

@@ -69,7 +69,7 @@ fn to_slurm_from_beginning_to_end_with_the_node_replaced_on_the_way() {
     case.record.handover = Some(CURRENT);
     case.handover = Some(handover(CURRENT, 1, Domain::Slurm, State::Planned));
     case.node_look().holders.push(holder(pod("a", crate::facts::kubernetes::Eviction::Allowed)));
-    assert_eq!(events(&mut case), ["closing started"]);
+    assert_eq!(events(&mut case), ["pods seen", "closing started"]);
     close_kubernetes(case.kubernetes(), 1, CURRENT);
     case.untaint(crate::mark::TAINT_SLURM);
     for probe in [Seen::unknown("timeout"), Seen::At { at: at(10), value: BindingProbe::Passed }] {
@@ -80,11 +80,14 @@ fn to_slurm_from_beginning_to_end_with_the_node_replaced_on_the_way() {
     assert_eq!(events(&mut case), ["closed"]);
     case.node_look().holders.clear();
     case.later(1);
-    assert_eq!(events(&mut case), ["holders gone"]);
+    assert_eq!(events(&mut case), ["pods seen", "holders gone"]);
     close_kubernetes(case.kubernetes(), 1, CURRENT);
     case.kube_node().uid = "uid-9".into();
     assert_eq!(events(&mut case), ["node replaced", "closed", "holders gone"]);
     assert_eq!(case.current().node_uid.as_deref(), Some("uid-9"));
+    // The pod went without being seen to end: its kubelet knows, and then its grace passes.
+    case.later(1);
+    assert_eq!(events(&mut case), ["pods seen"]);
     case.later(1);
     assert_eq!(events(&mut case), ["empty look"]);
     case.later(1);
@@ -157,10 +160,13 @@ fn a_permit_that_was_interrupted_needs_two_looks_again() {
     let mut case = Case::to_slurm(State::Returning);
     case.judge(|view| assert!(safety::permit(view, Domain::Slurm).is_ok()));
     case.node_look().holders.push(holder(pod("a", crate::facts::kubernetes::Eviction::Terminating)));
-    assert_eq!(events(&mut case), ["busy look"]);
+    assert_eq!(events(&mut case), ["pods seen", "busy look"]);
     let now = case.now;
     assert_eq!(case.current().lease_at_last_holder, Some(now));
     case.node_look().holders.clear();
+    // It is gone: its kubelet must be seen to know, and its grace to pass.
+    case.later(1);
+    assert_eq!(events(&mut case), ["pods seen"]);
     for _ in 0..2 {
         case.later(1);
         case.judge(|view| assert!(safety::permit(view, Domain::Slurm).is_err()));
@@ -171,6 +177,16 @@ fn a_permit_that_was_interrupted_needs_two_looks_again() {
     let mut case = Case::to_kubernetes(State::Releasing);
     case.facts.slurm = Seen::unknown("timeout");
     assert_eq!(events(&mut case), ["busy look"]);
+}
+
+/// The Lease was read before the pods: a renewal between the two spoke for a pod that went after it.
+#[test]
+fn a_renewal_from_before_the_pods_were_listed_proves_nothing() {
+    let mut case = Case::to_slurm(State::Evicting);
+    let renewed = case.now + minutes(1);
+    case.node_look().lease_renewed_at = Some(renewed);
+    let event = case.judge(next_event);
+    assert!(matches!(event, Some(Event::HoldersGone { lease, .. }) if lease == renewed), "{event:?}");
 }
 
 /// Off the list, or with the bindings policy deleted, a pod could be bound after the look, and NoExecute killed it.

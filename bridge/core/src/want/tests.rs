@@ -95,7 +95,7 @@ fn no_execute_is_put_back_only_over_an_empty_node() {
     case.untaint(TAINT_SLURM);
     case.look = Seen::unknown("not looked at");
     assert!(lacks_look(&case) && !no_execute(&case));
-    case.look = Seen::At { at: case.now, value: NodeLook { holders: vec![], others: vec![] } };
+    case.look = Seen::At { at: case.now, value: NodeLook::default() };
     assert!(!lacks_look(&case) && no_execute(&case));
     case.node_look().others.push(pod("cpu", Eviction::Allowed));
     assert!(!no_execute(&case));

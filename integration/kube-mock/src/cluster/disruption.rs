@@ -63,13 +63,14 @@ impl Cluster {
     /// Lets a pod go, with its own grace unless told another. Once going, the grace can only get shorter.
     pub(crate) fn delete_pod(&mut self, id: &Id, grace: Option<i64>) {
         let Some(pod) = self.objects.get(id) else { return };
-        let grace =
-            grace.or_else(|| pod["spec"]["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30).max(0);
+        let own = pod["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
+        let grace = grace.unwrap_or(own).max(0);
         let on_a_node = !text(pod, "/spec/nodeName").is_empty();
         let done = matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
         if !on_a_node || grace == 0 || done {
-            // What runs goes on until its kubelet sees that the object is gone.
-            let grace = if on_a_node { grace } else { 0 };
+            // What runs goes on until its kubelet sees that the object is gone, and then for the grace of its own.
+            let going = pod["metadata"]["deletionGracePeriodSeconds"].as_i64();
+            let grace = if on_a_node { going.unwrap_or(own) } else { 0 };
             self.plan_stop(id, grace);
             self.let_go(id);
             return;

@@ -123,6 +123,10 @@ fn step_words(event: &handover::Event, to: Domain) -> Option<String> {
         E::HoldersGone { .. } => "no GPU holder left".to_owned(),
         E::NodeReplaced { .. } => "another Node under the same name: closing starts again".to_owned(),
         E::RollBack { why } => format!("rolls back: {why}"),
-        E::JobsSeen { .. } | E::EmptyLook { .. } | E::BusyLook { .. } | E::Extended { .. } => return None,
+        E::JobsSeen { .. }
+        | E::PodsSeen { .. }
+        | E::EmptyLook { .. }
+        | E::BusyLook { .. }
+        | E::Extended { .. } => return None,
     })
 }

@@ -525,8 +525,10 @@ impl World {
     }
 
     /// GPU processes of Kubernetes' that live on a node. What a running kubelet is about to end because its pod is gone
-    /// does not count: nothing but the node itself can tell.
+    /// counts where the node's handover has noted the pod: of others nothing but the node itself can tell.
     pub(super) fn kube_work(&self, node: &str) -> Vec<String> {
+        let handover = self.mirror.book.handover_of(&NodeName::new(node));
+        let noted = |uid: &String| handover.is_some_and(|handover| handover.pods_seen.contains_key(uid));
         let up = self.people.kubelets.get(node).is_none_or(|machine| *machine == Machine::Up);
         self.kube
             .processes_on(node)
@@ -534,7 +536,7 @@ impl World {
             .filter(|process| {
                 let pod = self.kube.get(&Id::pod(&process.namespace, &process.pod));
                 let listed = pod.is_some_and(|pod| text(pod, "/metadata/uid") == process.uid);
-                listed || !up
+                listed || !up || noted(&process.uid)
             })
             .map(|process| format!("pod {}/{}", process.namespace, process.pod))
             .collect()

@@ -108,6 +108,14 @@ impl World {
                 pod.annotations.insert("kube-mock/run-seconds".into(), run.to_string());
                 self.others(&format!("pod lone-{number}: {gpus} GPUs for {run} s"), |world| {
                     world.kube.add_pod(&pod);
+                    if world.dice.permille(300) {
+                        let stop = world.dice.within(5..60).to_string();
+                        world.tell(format!("pod lone-{number} takes {stop} s to end"));
+                        let id = Id::pod(SPACE, &pod.name);
+                        world.kube.edit(&id, |pod| {
+                            pod["metadata"]["annotations"]["kube-mock/stop-seconds"] = json!(stop);
+                        });
+                    }
                     if world.dice.permille(70) {
                         world.tell(format!("pod lone-{number} has a priority above eviction"));
                         let priority = PROTECTED_PRIORITY;
