@@ -30,6 +30,14 @@ pub enum Seen<T> {
 }
 
 impl<T> Seen<T> {
+    /// Why there is none, where there is none.
+    pub fn unknown_why(&self) -> Option<&str> {
+        match self {
+            Self::Unknown { why } => Some(why),
+            Self::At { .. } => None,
+        }
+    }
+
     /// An unknown with its reason.
     pub fn unknown(why: impl Into<String>) -> Self {
         Self::Unknown { why: why.into() }

@@ -83,7 +83,12 @@ pub(super) fn status(p: &Published) -> String {
     let _ = writeln!(text, "\n{}", table(&headings, &rows));
     let _ = writeln!(text, "\n{}", nodes(p));
     if p.alarms.is_empty() {
-        let _ = write!(text, "\nno alarms");
+        let unknown = p.domains.iter().filter(|domain| domain.unknown.is_some());
+        let unknown: Vec<String> = unknown.map(|domain| domain.domain.to_string()).collect();
+        let _ = match unknown.as_slice() {
+            [] => write!(text, "\nno alarms"),
+            [..] => write!(text, "\nno alarms, but UNKNOWN: {}", unknown.join(", ")),
+        };
     } else {
         for alarm in &p.alarms {
             let _ = write!(text, "\nALARM  {alarm}");
@@ -263,7 +268,10 @@ pub(super) fn says(event: &Event) -> Option<String> {
             format!("line {intent}: may or may not have happened: {why}")
         }
         Event::Decision { policy, asked, decided } => format!("policy {policy} asked for {asked}: {decided}"),
-        Event::Refused { user, asked, why, .. } => format!("{user} asked to {asked}: refused, {why}"),
+        Event::Refused { user, node, asked, why } => {
+            let node = node.as_ref().map(|node| format!("{node}: ")).unwrap_or_default();
+            format!("{node}{user} asked to {asked}: refused, {why}")
+        }
         Event::AlarmRaised { text, .. } => format!("ALARM {text}"),
         Event::AlarmCleared { key } => format!("alarm {key} ended"),
         Event::Quarantined { why, .. } => format!("QUARANTINED: {why}"),

@@ -7,7 +7,7 @@ use gpu_bridge_core::calendar::{
     Blackout, BlackoutSpec, Calendar, Error, NODES_MAX, Overlap, When, Window, WindowSpec, Zone,
 };
 use gpu_bridge_core::ids::{PoolName, Ticket, WindowName};
-use gpu_bridge_core::model::Site;
+use gpu_bridge_core::model::{Domain, Site};
 use jiff::SignedDuration;
 use jiff::civil::{Date, DateTime};
 use toml::de::DeValue;
@@ -70,6 +70,13 @@ fn window(table: Table<'_>, known: &Known<'_>, calendar: &mut Calendar) {
     let overlaps = [("max", Overlap::Max), ("add", Overlap::Add)];
     let overlap = or(table.get("overlap"), |value| value.choice(&overlaps), Overlap::default);
     let except = or(table.get("except"), dates, Vec::new);
+    if let Some(of) = pool.as_ref().and_then(|pool| known.site.pools.get(pool))
+        && of.domain() == Domain::Slurm
+    {
+        let found = format!("{}, a pool of Slurm's", of.name);
+        let advice = "name the pool that is to get nodes from Slurm";
+        table.problem(Code::Contradiction, "pool", &found, "a pool of Kubernetes'", advice);
+    }
     if let (Some(pool), Some(nodes)) = (&pool, nodes)
         && let Some(ceiling) = known.site.pools.get(pool).and_then(|pool| pool.ceiling)
         && nodes > ceiling

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::problem::{Code, Place};
-use super::reader::{Table, Value};
+use super::reader::{Table, Value, closest};
 use crate::slurm::TokenSource;
 
 /// `[daemon]`.
@@ -199,7 +199,16 @@ fn socket_path(value: &Value<'_>) -> Option<PathBuf> {
 }
 
 fn log_filter(value: &Value<'_>) -> Option<String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let text = value.text()?;
+    // A word alone is read as a module's name: a misspelt level would log nothing at all.
+    if !text.contains(['=', ',', ':']) && !LEVELS.contains(&text.to_ascii_lowercase().as_str()) {
+        let advice = closest(text, LEVELS).map_or_else(
+            || format!("use one of {}", LEVELS.join(", ")),
+            |close| format!("did you mean {close:?}?"),
+        );
+        return value.wrong("a log filter", &advice);
+    }
     match text.parse::<tracing_subscriber::EnvFilter>() {
         Ok(_) => Some(text.to_owned()),
         Err(error) => {

@@ -16,7 +16,7 @@ use gpu_bridge_core::facts::slurm::Index;
 use gpu_bridge_core::facts::{Facts, Seen};
 use gpu_bridge_core::handover::{self, Requester};
 use gpu_bridge_core::ids::{Epoch, JobId, KubeNodeName, NodeName, PolicyName, PoolName};
-use gpu_bridge_core::model::{Node, Site};
+use gpu_bridge_core::model::{Domain, Node, Site};
 use gpu_bridge_core::planner::{self, Heard, Plan, Want};
 use gpu_bridge_core::view::{self, Inputs, View};
 use gpu_bridge_core::{adoption, import, release, safety, step, want};
@@ -225,8 +225,10 @@ impl<D: Disk> Engine<D> {
             Ok(_) | Err(_) => None,
         };
         let kubernetes_missed = if kubernetes.is_err() { Some(at) } else { self.facts.kubernetes_missed };
-        self.facts =
-            Arc::new(Facts { slurm: seen(at, slurm), kubernetes: seen(at, kubernetes), kubernetes_missed });
+        let facts = Facts { slurm: seen(at, slurm), kubernetes: seen(at, kubernetes), kubernetes_missed };
+        let before = std::mem::replace(&mut self.facts, Arc::new(facts));
+        tell(Domain::Slurm, before.slurm.unknown_why(), self.facts.slurm.unknown_why());
+        tell(Domain::Kubernetes, before.kubernetes.unknown_why(), self.facts.kubernetes.unknown_why());
         self.looks.clear();
         self.probes.clear();
         if self.facts.kubernetes.value().is_none() {
@@ -487,6 +489,17 @@ impl<D: Disk> Engine<D> {
             }
         }
         self.decisions.retain(|(of_pool, place), _| places.get(of_pool).is_some_and(|last| place <= last));
+    }
+}
+
+/// Logs that a scheduler went silent, and why, and that it is seen again.
+fn tell(domain: Domain, before: Option<&str>, now: Option<&str>) {
+    match (before, now) {
+        (_, Some(why)) if before != now => {
+            tracing::warn!(%domain, %why, "not seen: nothing opens until it is");
+        }
+        (Some(_), None) => tracing::info!(%domain, "seen"),
+        (None | Some(_), Some(_)) | (None, None) => {}
     }
 }
 

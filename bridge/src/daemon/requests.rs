@@ -93,9 +93,24 @@ impl<D: Disk> Engine<D> {
     /// Before that nobody knows which marks are newer than the ledger: an id in them would be given out again.
     fn must_have_imported(&self) -> Result<(), Refusal> {
         if self.import_pending {
+            let unseen = |domain, unknown: Option<&str>| {
+                unknown.map(|why| {
+                    format!(
+                        "{domain} was not seen since the start, so marks of ours there are not known: {why}"
+                    )
+                })
+            };
+            let facts = &self.facts;
+            let why: Vec<String> = [
+                unseen(Domain::Slurm, facts.slurm.unknown_why()),
+                unseen(Domain::Kubernetes, facts.kubernetes.unknown_why()),
+            ]
+            .into_iter()
+            .flatten()
+            .collect();
             let why =
-                "marks are yet to be read off both schedulers, and with them ids that may not be used again";
-            return Err(Refusal::Away { why: why.to_owned() });
+                if why.is_empty() { "the next tick reads the marks".to_owned() } else { why.join("; ") };
+            return Err(Refusal::Away { why });
         }
         Ok(())
     }

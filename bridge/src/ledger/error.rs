@@ -134,9 +134,9 @@ impl fmt::Display for Broken {
         let Broken { line, offset, found, expected } = self;
         write!(
             f,
-            "ledger is broken at line {line} (byte {offset}): found {found}, expected {expected}. Look at it with \
-             `gpu-bridge ledger verify`; `gpu-bridge ledger cut --at {line} --yes` moves this and all later lines \
-             aside, and the marks on both schedulers are read in again at the next start"
+            "ledger is broken at line {line} (byte {offset}): found {found}, expected {expected}. Stop the \
+             daemon, keep a copy of the file, and read GB0201 of docs/errors.md before you cut: what happened after \
+             line {line} would be forgotten"
         )
     }
 }

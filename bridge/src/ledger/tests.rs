@@ -117,7 +117,7 @@ fn lines_taken_out_swapped_or_added_are_refused_with_the_place() {
                     (line, offset, found),
                     "{case}"
                 );
-                assert!(broken.to_string().contains(&format!("ledger cut --at {line} --yes")), "{case}");
+                assert!(broken.to_string().contains(&format!("at line {line} (byte")), "{case}");
             }
             other => panic!("{case}: {other:?}"),
         }
