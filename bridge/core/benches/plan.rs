@@ -311,7 +311,7 @@ fn tick(site: &Site, book: &Book, facts: &Facts, looks: &NodeLooks, wants: &[Wan
             site,
             node,
             record,
-            handover: book.handover_of(&node.name),
+            handover: record.handover.and_then(|id| book.handovers.get(&id)),
             backwards: &book.backwards,
             facts,
             index: &index,

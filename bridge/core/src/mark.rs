@@ -60,9 +60,13 @@ pub fn reservation_name(handover: HandoverId) -> String {
     format!("{RESERVATION_PREFIX}{handover}")
 }
 
-/// The handover whose reservation has this name; `None` for others' reservations.
+/// The handover whose reservation has this name; `None` for others' reservations. Only a name as [`reservation_name`] writes
+/// it is ours: `gpu-bridge_h42` is not that of handover 42.
 pub fn reservation_handover(name: &str) -> Option<HandoverId> {
-    name.strip_prefix(RESERVATION_PREFIX)?.parse().ok()
+    let id = name.strip_prefix(RESERVATION_PREFIX)?;
+    let digits = id.strip_prefix('h')?;
+    let as_written = digits.len() == 4 || (digits.len() > 4 && !digits.starts_with('0'));
+    if as_written { id.parse().ok() } else { None }
 }
 
 /// What [`ANNOTATION_HANDOVER`] holds.
@@ -115,8 +119,19 @@ mod tests {
 
     #[test]
     fn our_reservation_is_recognised_and_others_are_not() {
-        assert_eq!(reservation_handover(&reservation_name(HandoverId(3))), Some(HandoverId(3)));
-        for theirs in ["", "maint", "gpu-bridge_", "gpu-bridge_hx", "my-gpu-bridge_h0001"] {
+        for id in [0, 3, 9_999, 10_000, u64::MAX] {
+            assert_eq!(reservation_handover(&reservation_name(HandoverId(id))), Some(HandoverId(id)));
+        }
+        for theirs in [
+            "",
+            "maint",
+            "gpu-bridge_",
+            "gpu-bridge_hx",
+            "my-gpu-bridge_h0001",
+            "gpu-bridge_h1",
+            "gpu-bridge_h00001",
+            "gpu-bridge_0001",
+        ] {
             assert_eq!(reservation_handover(theirs), None, "{theirs:?}");
         }
     }

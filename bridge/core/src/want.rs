@@ -211,14 +211,13 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
             if view.now < handover.reserve_at {
                 return Vec::new();
             }
-            let spec = spec(view, handover.id, handover.start_at, handover.deadline, RunningJobs::Ignore);
-            reserve(view, seen.slurm, spec).into_iter().collect()
+            let (start, end) = (handover.start_at, handover.deadline);
+            reserve(view, handover.id, start, end, RunningJobs::Ignore).into_iter().collect()
         }
         SlurmWant::Draining => {
             let Some(id) = closer(view) else { return Vec::new() };
             let end = view.handover.map_or(far_end(view), |h| h.deadline.max(soon(view)));
-            let spec = spec(view, id, view.now, end, RunningJobs::Ignore);
-            close(view, seen, id, spec)
+            close(view, seen, id, end, RunningJobs::Ignore)
         }
         SlurmWant::Sealed => {
             let Some(id) = closer(view) else { return Vec::new() };
@@ -228,8 +227,7 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
             } else {
                 RunningJobs::Ignore
             };
-            let spec = spec(view, id, view.now, far_end(view), jobs);
-            close(view, seen, id, spec)
+            close(view, seen, id, far_end(view), jobs)
         }
     }
 }
@@ -258,44 +256,48 @@ fn far_end(view: &View<'_>) -> Timestamp {
     view.now.saturating_add(SEAL_LENGTH).unwrap_or(view.now)
 }
 
-fn spec(
+/// Both guards, from now on. DRAIN first: it can be put back also where Slurm refuses what the reservation would need.
+fn close(
+    view: &View<'_>,
+    seen: &gate::slurm::SeenNode<'_>,
+    id: HandoverId,
+    end: Timestamp,
+    jobs: RunningJobs,
+) -> Vec<slurm::Action> {
+    drain(view, &seen.drain, id).into_iter().chain(reserve(view, id, view.now, end, jobs)).collect()
+}
+
+/// The reservation write, where what stands differs in a way that matters.
+fn reserve(
     view: &View<'_>,
     id: HandoverId,
     start: Timestamp,
     end: Timestamp,
     jobs: RunningJobs,
-) -> ReservationSpec {
-    ReservationSpec { name: mark::reservation_name(id), node: view.node.slurm.clone(), start, end, jobs }
-}
-
-/// Both guards. DRAIN first: it can be put back also where Slurm refuses what the reservation would need.
-fn close(
-    view: &View<'_>,
-    seen: &gate::slurm::SeenNode<'_>,
-    id: HandoverId,
-    spec: ReservationSpec,
-) -> Vec<slurm::Action> {
-    drain(view, &seen.drain, id).into_iter().chain(reserve(view, seen.slurm, spec)).collect()
-}
-
-/// The reservation write, where what stands differs in a way that matters.
-fn reserve(view: &View<'_>, facts: &slurm::Slurm, spec: ReservationSpec) -> Option<slurm::Action> {
-    let good = facts.reservations.get(&spec.name).is_some_and(|standing| {
+) -> Option<slurm::Action> {
+    let good = view.index.reservation_of(id).is_some_and(|standing| {
         let ignores = standing.flags.contains("IGNORE_JOBS");
-        let jobs_good = match spec.jobs {
+        let jobs_good = match jobs {
             RunningJobs::Ignore => ignores,
             RunningJobs::None => !ignores,
         };
         // Renewed at half: a sealed one when less than half of its length is left, another when it would end too soon.
-        let wanted = view.now.duration_until(spec.end);
+        let wanted = view.now.duration_until(end);
         let left = view.now.duration_until(standing.end);
-        let start_good = standing.is_active(view.now) || standing.start == spec.start;
+        let start_good = standing.is_active(view.now) || standing.start == start;
         jobs_good
             && start_good
             && left >= wanted / 2
             && gate::slurm::shape_flaw(standing, &view.node.slurm).is_none()
     });
-    (!good).then_some(slurm::Action::Reserve(spec))
+    let spec = || ReservationSpec {
+        name: mark::reservation_name(id),
+        node: view.node.slurm.clone(),
+        start,
+        end,
+        jobs,
+    };
+    (!good).then(|| slurm::Action::Reserve(spec()))
 }
 
 /// Our DRAIN, unless a person's stands there: that is never overwritten.

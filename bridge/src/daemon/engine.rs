@@ -343,13 +343,14 @@ impl<D: Disk> Engine<D> {
         let unlooked = Seen::unknown("not looked at in this tick");
         let unasked = Seen::unknown("not asked in this tick");
         let blank = Record::default();
+        let record = book.nodes.get(name).unwrap_or(&blank);
         let view = View::new(Inputs {
             now: self.parts.clock.now(),
             epoch: self.epoch,
             site: &self.parts.site,
             node,
-            record: book.nodes.get(name).unwrap_or(&blank),
-            handover: book.handover_of(name),
+            record,
+            handover: record.handover.and_then(|id| book.handovers.get(&id)),
             backwards: &book.backwards,
             facts,
             index,

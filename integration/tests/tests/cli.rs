@@ -268,7 +268,7 @@ async fn a_broken_ledger_is_refused_by_its_line() -> anyhow::Result<()> {
     let output = run(&["run", "--config", &world.config().to_string_lossy()]).await?;
     let said = stderr(&output);
     ensure!(!output.status.success() && said.contains(&format!("line {at}")), "{said}");
-    ensure!(said.contains("ledger cut"), "it says what to do: {said}");
+    ensure!(said.contains("read GB0201 of docs/errors.md"), "it says what to do: {said}");
     let state_dir = world.site.state_dir.to_string_lossy().into_owned();
     let output = run(&["ledger", "verify", "--state-dir", &state_dir]).await?;
     ensure!(output.status.code() == Some(1));

@@ -117,8 +117,9 @@ impl World {
         self.port.act(&Action::Mark(marks)).await
     }
 
-    /// Opens a node for Kubernetes.
+    /// Opens a node for Kubernetes. A Gate that is not there yet is made first, with both nodes on it.
     async fn open(&self, node: &str) {
+        self.act(Action::CreateGate { closed: ["gpu1", "gpu2"].map(KubeNodeName::from).into() }).await;
         self.act(Action::OpenGate { node: node.into() }).await;
         self.mark(node, &[], Some("kubernetes")).await.unwrap();
         wait_until("the list to let bindings through", LIMIT, async || {

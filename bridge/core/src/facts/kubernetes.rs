@@ -233,8 +233,7 @@ pub enum Action {
         /// The nodes that are closed.
         closed: BTreeSet<KubeNodeName>,
     },
-    /// Put a node on the Gate's closed list. Where the Gate went missing meanwhile, it is created with every managed
-    /// node on it.
+    /// Put a node on the Gate's closed list. Not done where the Gate went missing meanwhile.
     CloseGate {
         /// Which node.
         node: KubeNodeName,

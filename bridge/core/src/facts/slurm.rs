@@ -7,7 +7,8 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use super::{NodeSet, Seen};
-use crate::ids::{JobId, SlurmNodeName};
+use crate::ids::{HandoverId, JobId, SlurmNodeName};
+use crate::mark::reservation_handover;
 
 /// One look at the whole cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -43,6 +44,8 @@ pub struct Index<'a> {
     facts: &'a Seen<Slurm>,
     /// Nodes that a job or a reservation names.
     named: FxHashMap<SlurmNodeName, Named<'a>>,
+    /// Reservations of ours.
+    ours: FxHashMap<HandoverId, &'a Reservation>,
 }
 
 /// What names a node.
@@ -81,7 +84,7 @@ impl Free {
 impl<'a> Index<'a> {
     /// Orders a look by node; takes time in proportion to its jobs and reservations.
     pub fn new(facts: &'a Seen<Slurm>) -> Self {
-        let mut index = Self { facts, named: FxHashMap::default() };
+        let mut index = Self { facts, named: FxHashMap::default(), ours: FxHashMap::default() };
         let Some(slurm) = facts.value() else { return index };
         index.named.reserve(slurm.nodes.len());
         for job in slurm.jobs.values() {
@@ -93,6 +96,9 @@ impl<'a> Index<'a> {
             }
         }
         for reservation in slurm.reservations.values() {
+            index
+                .ours
+                .extend(reservation_handover(&reservation.name).map(|handover| (handover, reservation)));
             for node in &reservation.nodes {
                 index.of_mut(node).reservations.push(reservation);
             }
@@ -118,6 +124,11 @@ impl<'a> Index<'a> {
     /// When the last of the jobs that have the node must have ended.
     pub fn free(&self, node: &SlurmNodeName) -> Free {
         self.named.get(node).map_or(Free::Now, |named| named.free)
+    }
+
+    /// The reservation of one of our handovers, whatever node it names.
+    pub fn reservation_of(&self, handover: HandoverId) -> Option<&'a Reservation> {
+        self.ours.get(&handover).copied()
     }
 
     /// Reservations that name the node, others' too, by name.

@@ -11,7 +11,7 @@ use super::{Emptiness, Gate, from_guards};
 use crate::facts::Seen;
 use crate::facts::slurm::{BaseState, Index, Job, JobState, Node, NodeFlag, Reason, Reservation, Slurm};
 use crate::ids::{HandoverId, JobId, SlurmNodeName};
-use crate::mark::{DrainReason, reservation_handover, reservation_name};
+use crate::mark::{DrainReason, reservation_handover};
 
 /// Flags that a reservation of ours may have: those that we set, and the one that Slurm sets where nodes are named.
 const OUR_FLAGS: [&str; 3] = ["MAINT", "IGNORE_JOBS", "SPEC_NODES"];
@@ -132,7 +132,7 @@ pub fn our_reservation<'a>(
     of: Option<HandoverId>,
 ) -> Option<&'a Reservation> {
     match of {
-        Some(handover) => index.facts().value()?.reservations.get(&reservation_name(handover)),
+        Some(handover) => index.reservation_of(handover),
         None => index.reservations_on(name).iter().copied().find(|r| reservation_handover(&r.name).is_some()),
     }
 }
