@@ -1,6 +1,6 @@
 //! One seed: a world, a daemon in it, some hours of trouble, and a calm in which everything must come to rest.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use gpu_bridge::daemon::clock::ManualClock;
@@ -176,6 +176,7 @@ impl Run {
             late: Vec::new(),
             excused: BTreeMap::new(),
             found_open: BTreeMap::new(),
+            both_before_us: BTreeSet::new(),
             counts: Counts::default(),
             faults_in_tick: 0,
             story: Vec::new(),

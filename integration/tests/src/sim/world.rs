@@ -178,6 +178,8 @@ pub(super) struct World {
     pub(super) excused: BTreeMap<String, String>,
     /// Of each node, how its last adoption found it.
     pub(super) found_open: BTreeMap<String, FoundOpen>,
+    /// Nodes that run work of both while they are not ours: released with both sides open, say.
+    pub(super) both_before_us: BTreeSet<String>,
     pub(super) counts: Counts,
     pub(super) faults_in_tick: u32,
     pub(super) story: Vec<String>,
@@ -472,7 +474,19 @@ impl World {
             return;
         }
         for node in self.nodes.clone() {
-            if !self.is_ours(&node) || self.excused.contains_key(&node) {
+            if !self.is_ours(&node) {
+                if self.runs_both(&node) {
+                    self.both_before_us.insert(node);
+                } else {
+                    self.both_before_us.remove(&node);
+                }
+                continue;
+            }
+            // A late write of ours makes it ours again, by import: what runs there then was not our doing.
+            if self.both_before_us.remove(&node) && self.runs_both(&node) {
+                self.excuse(&node, "ran work of both before it was ours");
+            }
+            if self.excused.contains_key(&node) {
                 continue;
             }
             let (slurm, kube) = (self.slurm_work(&node), self.kube_work(&node));
