@@ -33,7 +33,23 @@ const LONGEST_PAUSE: u32 = 60;
 /// The same for one that closes.
 const LONGEST_PAUSE_OF_CLOSING: u32 = 10;
 
-/// Writes on a node that did not come off, one after the other.
+/// Where writes fail together: on one side of a node (of all nodes: the Gate object), in one pass. An opening that fails
+/// puts no closing off, and one side none of the other's.
+pub(super) type Place = (Option<NodeName>, Domain, Pass);
+
+fn place(name: Option<&NodeName>, action: &Action) -> Place {
+    let pass = if action.is_closing() { Pass::Close } else { Pass::Rest };
+    (name.cloned(), domain_of(action), pass)
+}
+
+fn domain_of(action: &Action) -> Domain {
+    match action {
+        Action::Slurm(_) => Domain::Slurm,
+        Action::Kubernetes(_) => Domain::Kubernetes,
+    }
+}
+
+/// Writes in one place that did not come off, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Failed {
     times: u32,
@@ -46,8 +62,11 @@ impl Failed {
     }
 
     /// Whether the next try is due. A clock that was set back since makes it due.
-    fn may_retry(self, closes: bool, now: Timestamp) -> bool {
-        let longest = if closes { LONGEST_PAUSE_OF_CLOSING } else { LONGEST_PAUSE };
+    fn may_retry(self, pass: Pass, now: Timestamp) -> bool {
+        let longest = match pass {
+            Pass::Close => LONGEST_PAUSE_OF_CLOSING,
+            Pass::Rest => LONGEST_PAUSE,
+        };
         let pause = 1_u32.checked_shl(self.times).unwrap_or(longest).min(longest);
         let waited = self.last.duration_until(now);
         waited.is_negative() || waited >= SignedDuration::from_secs(pause.into())
@@ -58,11 +77,11 @@ impl Failed {
 const SILENCE: SignedDuration = SignedDuration::from_secs(1);
 
 /// The passes of a tick over all nodes: no node's trouble keeps another one from being closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Pass {
-    /// What closes.
+    /// What closes. A failure leaves its side of the node: the other side is closed all the same.
     Close,
-    /// The rest, on nodes whose closings came off.
+    /// The rest, on nodes whose closings came off. A failure leaves the node.
     Rest,
 }
 
@@ -83,14 +102,15 @@ struct Intent {
     seq: Option<Seq>,
 }
 
-/// Whether the rest of a node's writes may follow.
+/// What came of a write, for those that would follow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
+    /// It came off, or others may follow all the same.
     GoOn,
-    /// Not on this node: the next look decides.
-    LeaveNode,
-    /// Not on this side of the node: the write may or may not have been done.
-    LeaveSide,
+    /// It was certainly not done.
+    Refused,
+    /// It may or may not have been done: only a look tells.
+    Unknown,
 }
 
 impl<D: Disk> Engine<D> {
@@ -110,20 +130,23 @@ impl<D: Disk> Engine<D> {
         let may_evict = self.evict_again.get(name).is_none_or(|again| *again <= self.parts.clock.now());
         // One look more is for all of the node's writes: they follow each other at once.
         let mut looked_anew = false;
-        // A side of the node of which a write may or may not have been done.
+        // A side of the node on which a write did not come off, or may or may not have been done.
         let mut left = None;
-        let of_pass = |(_, action): &(_, Action)| action.is_closing() == (pass == Pass::Close);
-        for (opens, action) in actions.into_iter().flatten().filter(of_pass) {
-            let (domain, evicts) = match &action {
-                Action::Slurm(_) => (Domain::Slurm, false),
-                Action::Kubernetes(action) => (Domain::Kubernetes, is_eviction(action)),
-            };
-            if round.away.contains(&domain) || left == Some(domain) || (evicts && !may_evict) {
+        for (opens, action) in actions.into_iter().flatten() {
+            let place = place(Some(name), &action);
+            let (_, domain, of_pass) = place;
+            if of_pass != pass || left == Some(domain) || (is_eviction(&action) && !may_evict) {
                 continue;
             }
-            if !self.may_retry(Some(name), &action) {
+            if round.away.contains(&domain) || !self.may_retry(&place) {
                 round.left.insert(name.clone());
-                break;
+                match pass {
+                    Pass::Close => {
+                        left = Some(domain);
+                        continue;
+                    }
+                    Pass::Rest => break,
+                }
             }
             if !action.is_closing() && self.too_old_to_open_on() {
                 tracing::warn!(node = %name, "the look is too old to open or evict on; the next tick looks again");
@@ -139,37 +162,36 @@ impl<D: Disk> Engine<D> {
             let (outcome, next) = match permitted {
                 Err(denied) => {
                     tracing::warn!(node = %name, ?action, %denied, "not opened: the look just before it says otherwise");
-                    (Outcome::Denied { denied }, Next::LeaveNode)
+                    (Outcome::Denied { denied }, Next::Refused)
                 }
                 Ok(()) => self.act(Some(name), &action).await,
             };
-            self.conclude(intent, Some(name), &action, outcome, next);
-            match next {
-                Next::GoOn => {}
-                Next::LeaveNode => {
-                    round.left.insert(name.clone());
-                    break;
-                }
-                Next::LeaveSide => {
-                    round.left.insert(name.clone());
-                    left = Some(domain);
+            self.conclude(intent, place, &action, outcome, next);
+            match (next, pass) {
+                (Next::GoOn, Pass::Close | Pass::Rest) => continue,
+                (Next::Refused, Pass::Rest) => break,
+                (Next::Refused, Pass::Close) => {}
+                (Next::Unknown, Pass::Close | Pass::Rest) => {
                     let waited = begun.duration_until(self.parts.clock.now());
                     if waited.is_negative() || waited >= SILENCE {
                         round.away.push(domain);
                     }
                 }
             }
+            round.left.insert(name.clone());
+            left = Some(domain);
         }
     }
 
     /// Carries out what concerns all nodes.
     pub(super) async fn carry_out(&mut self, action: &Action) {
-        if !self.may_retry(None, action) {
+        let place = place(None, action);
+        if !self.may_retry(&place) {
             return;
         }
         let Some(intent) = self.intend(None, action) else { return };
         let (outcome, next) = self.act(None, action).await;
-        self.conclude(intent, None, action, outcome, next);
+        self.conclude(intent, place, action, outcome, next);
     }
 
     fn too_old_to_open_on(&self) -> bool {
@@ -271,27 +293,20 @@ impl<D: Disk> Engine<D> {
         }
     }
 
-    fn may_retry(&self, name: Option<&NodeName>, action: &Action) -> bool {
+    fn may_retry(&self, place: &Place) -> bool {
         let now = self.parts.clock.now();
-        self.failed.get(&name.cloned()).is_none_or(|failed| failed.may_retry(action.is_closing(), now))
+        self.failed.get(place).is_none_or(|failed| failed.may_retry(place.2, now))
     }
 
-    fn conclude(
-        &mut self,
-        intent: Intent,
-        name: Option<&NodeName>,
-        action: &Action,
-        outcome: Outcome,
-        next: Next,
-    ) {
-        let key = name.cloned();
+    fn conclude(&mut self, intent: Intent, place: Place, action: &Action, outcome: Outcome, next: Next) {
+        let name = place.0.clone();
         match next {
             Next::GoOn => {
-                self.failed.remove(&key);
+                self.failed.remove(&place);
             }
-            Next::LeaveNode | Next::LeaveSide => {
-                let failed = Failed::once_more(self.failed.get(&key).copied(), self.parts.clock.now());
-                self.failed.insert(key, failed);
+            Next::Refused | Next::Unknown => {
+                let failed = Failed::once_more(self.failed.get(&place).copied(), self.parts.clock.now());
+                self.failed.insert(place, failed);
             }
         }
         match &outcome {
@@ -316,18 +331,22 @@ impl<D: Disk> Engine<D> {
 
 fn failed(certainty: Certainty, why: String) -> (Outcome, Next) {
     match certainty {
-        Certainty::NotDone => (Outcome::Refused { why }, Next::LeaveNode),
-        Certainty::MayBeDone => (Outcome::Unknown { why }, Next::LeaveSide),
+        Certainty::NotDone => (Outcome::Refused { why }, Next::Refused),
+        Certainty::MayBeDone => (Outcome::Unknown { why }, Next::Unknown),
     }
 }
 
-fn is_eviction(action: &gpu_bridge_core::facts::kubernetes::Action) -> bool {
-    use gpu_bridge_core::facts::kubernetes::Action;
+fn is_eviction(action: &Action) -> bool {
+    use gpu_bridge_core::facts::kubernetes::Action as OnKubernetes;
     match action {
-        Action::Evict { .. } => true,
-        Action::CreateGate { .. } | Action::CloseGate { .. } | Action::OpenGate { .. } | Action::Mark(_) => {
-            false
-        }
+        Action::Kubernetes(OnKubernetes::Evict { .. }) => true,
+        Action::Kubernetes(
+            OnKubernetes::CreateGate { .. }
+            | OnKubernetes::CloseGate { .. }
+            | OnKubernetes::OpenGate { .. }
+            | OnKubernetes::Mark(_),
+        )
+        | Action::Slurm(_) => false,
     }
 }
 
@@ -347,23 +366,23 @@ mod tests {
     #[test]
     fn what_did_not_come_off_is_tried_ever_more_seldom() {
         let start = Timestamp::UNIX_EPOCH;
-        let pauses = |closes: bool| {
+        let pauses = |pass: Pass| {
             let mut failed = None;
             let mut pauses = Vec::new();
             for _ in 0..40 {
                 let one = Failed::once_more(failed, start);
-                let due = |s: &i64| one.may_retry(closes, start + SignedDuration::from_secs(*s));
+                let due = |s: &i64| one.may_retry(pass, start + SignedDuration::from_secs(*s));
                 let pause = (0..=i64::from(LONGEST_PAUSE)).find(due).unwrap();
                 pauses.push(pause);
                 failed = Some(one);
             }
             pauses
         };
-        assert_eq!(pauses(false)[..7], [2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(pauses(true)[..5], [2, 4, 8, 10, 10]);
-        assert_eq!(pauses(false)[39], 60);
+        assert_eq!(pauses(Pass::Rest)[..7], [2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(pauses(Pass::Close)[..5], [2, 4, 8, 10, 10]);
+        assert_eq!(pauses(Pass::Rest)[39], 60);
         let failed = Failed { times: 9, last: start };
-        assert!(failed.may_retry(false, start - SignedDuration::from_secs(1)), "the clock was set back");
+        assert!(failed.may_retry(Pass::Rest, start - SignedDuration::from_secs(1)), "the clock was set back");
     }
 
     #[test]

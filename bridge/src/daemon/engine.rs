@@ -24,7 +24,7 @@ use jiff::Timestamp;
 
 use super::clock::Clock;
 use super::decider::{self, Mode, Seat};
-use super::effects::{Failed, Pass, Round};
+use super::effects::{self, Failed, Pass, Round};
 use super::journal::{self, Journal};
 use crate::code::report;
 use crate::kubernetes::Kubernetes;
@@ -72,8 +72,8 @@ pub struct Engine<D: Disk> {
     pub(super) import_pending: bool,
     /// When evictions on a node may be asked for again.
     pub(super) evict_again: BTreeMap<NodeName, Timestamp>,
-    /// Nodes on which the last write did not come off; `None` for what concerns all of them.
-    pub(super) failed: BTreeMap<Option<NodeName>, Failed>,
+    /// Where the last write did not come off.
+    pub(super) failed: BTreeMap<effects::Place, Failed>,
     /// Why the ledger can't be written, while it can't: an alarm that it cannot hold itself.
     pub(super) ledger_fault: Option<String>,
     /// How far the schedulers' own counters had come at the last look, or by the ledger.

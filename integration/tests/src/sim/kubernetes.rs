@@ -10,6 +10,7 @@ use gpu_bridge::kubernetes::{Error, Kubernetes};
 use gpu_bridge_core::event::Action as AnyAction;
 use gpu_bridge_core::facts::kubernetes::{Acted, Action, BindingProbe, Kubernetes as Facts, NodeLook};
 use gpu_bridge_core::ids::KubeNodeName;
+use gpu_bridge_core::model::Domain;
 use kube::client::Body;
 use kube_mock::{Answer, Cluster, Id, Request, Resource};
 
@@ -81,6 +82,20 @@ impl Kubernetes for Port {
                 return Err(Error::Unanswered { why: "the daemon is dead".to_owned() });
             }
             world.announced(&AnyAction::Kubernetes(action.clone()));
+            let node = match action {
+                Action::CloseGate { node } | Action::OpenGate { node } => Some(node),
+                Action::Mark(marks) => Some(&marks.node),
+                Action::CreateGate { .. } | Action::Evict { .. } => None,
+            };
+            if node.is_some_and(|node| world.is_unwritable(Domain::Kubernetes, node.as_str())) {
+                return Err(Error::Forbidden {
+                    call: "PUT".to_owned(),
+                    verb: "update",
+                    resource: "gates",
+                    why: "the script says so".to_owned(),
+                    advice: "ask the script",
+                });
+            }
         }
         self.client.act(action).await
     }

@@ -169,6 +169,7 @@ impl Run {
             people: People::default(),
             nodes,
             after_looks: VecDeque::new(),
+            unwritable: BTreeSet::new(),
             calm: false,
             slurm_away_until: start,
             kube_away_until: start,

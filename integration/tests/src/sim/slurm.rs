@@ -13,6 +13,7 @@ use gpu_bridge_core::facts::slurm::{
     Slurm as Facts,
 };
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
+use gpu_bridge_core::model::Domain;
 use slurm_mock::model;
 
 use super::shared::Shared;
@@ -67,6 +68,14 @@ impl Slurm for Port {
         reachable(&mut world)?;
         world.announced(&AnyAction::Slurm(action.clone()));
         world.dawdle();
+        let node = match action {
+            Action::Drain { node, .. } | Action::Undrain { node, .. } => Some(node),
+            Action::Reserve(spec) => Some(&spec.node),
+            Action::Unreserve { .. } => None,
+        };
+        if node.is_some_and(|node| world.is_unwritable(Domain::Slurm, node.as_str())) {
+            return Err(not_seen("write"));
+        }
         match action {
             Action::Drain { node, reason, over } => drain(&mut world, node, reason, over.as_deref()),
             Action::Undrain { node, reason } => undrain(&mut world, node, reason),

@@ -167,6 +167,8 @@ pub(super) struct World {
     pub(super) nodes: Vec<String>,
     /// What a script lets happen in order, each right after the next look of its kind.
     pub(super) after_looks: VecDeque<(Look, Happens)>,
+    /// Nodes that a script lets every write fail on, by side.
+    pub(super) unwritable: BTreeSet<(Domain, String)>,
     /// Faults are over.
     pub(super) calm: bool,
     pub(super) slurm_away_until: Timestamp,
@@ -189,6 +191,13 @@ pub(super) struct World {
 impl World {
     pub(super) fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// Does a script let this write fail?
+    pub(super) fn is_unwritable(&mut self, domain: Domain, node: &str) -> bool {
+        let fails = self.unwritable.contains(&(domain, node.to_owned()));
+        self.faults_in_tick += u32::from(fails);
+        fails
     }
 
     pub(super) fn tell(&mut self, text: impl AsRef<str>) {
