@@ -106,6 +106,20 @@ impl Error {
             Self::Journal { .. } | Self::Slurm(_) | Self::Kubernetes(_) => None,
         }
     }
+
+    /// Whether the configuration or a file that it names must be changed: `check` finds it too.
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            // Making a client asks nobody.
+            Self::Slurm(_) | Self::Kubernetes(_) | Self::PolicyFile { .. } | Self::Policy { .. } => true,
+            Self::StateFolder { .. }
+            | Self::Journal { .. }
+            | Self::Socket(_)
+            | Self::Serving(_)
+            | Self::Signals(_)
+            | Self::Engine { .. } => false,
+        }
+    }
 }
 
 /// The manifests' options of a configuration.
@@ -156,13 +170,23 @@ pub async fn kubernetes_port(config: &Config) -> Result<client::Client, kubernet
 }
 
 /// What a configuration says and only its use shows to be wrong: policies that can't be loaded, names that are none in
-/// Kubernetes. All of it.
-pub fn problems(config: &Config) -> Vec<config::Problem> {
+/// Kubernetes, a kubeconfig or a REST version that can't be used. All of it; neither scheduler is asked.
+pub async fn problems(config: &Config) -> Vec<config::Problem> {
+    let value = |place: &config::Place, error: String, expected: &str, advice: &str| {
+        let (expected, advice) = (expected.to_owned(), advice.to_owned());
+        place.clone().problem(config::Code::Value, error, expected, advice)
+    };
+    let slurm = slurm::connect(slurm_options(&config.slurm)).err().map(|error| {
+        value(&config.slurm.place, report(&error), "what the Slurm client takes", "correct it here")
+    });
     let manifests = manifest_options(config).and_then(|options| options.check());
-    let names = manifests.err().map(|error| {
-        let (expected, advice) = ("what Kubernetes takes", "correct it here, or the names of [[node]]");
-        let place = config.kubernetes.place.clone();
-        place.problem(config::Code::Value, report(&error), expected.to_owned(), advice.to_owned())
+    let kubernetes = match manifests {
+        Ok(()) => kubernetes_port(config).await.map(drop),
+        Err(error) => Err(error),
+    };
+    let kubernetes = kubernetes.err().map(|error| {
+        let advice = "correct it here, in the kubeconfig, or in the names of [[node]]";
+        value(&config.kubernetes.place, report(&error), "what Kubernetes takes", advice)
     });
     let on = config.policies.iter().filter(|policy| policy.mode != PolicyMode::Off);
     let policies = on.filter_map(|policy| {
@@ -172,7 +196,7 @@ pub fn problems(config: &Config) -> Vec<config::Problem> {
         let place = policy.place.clone();
         Some(place.problem(config::Code::Policy, report(&error), expected.to_owned(), advice.to_owned()))
     });
-    names.into_iter().chain(policies).collect()
+    slurm.into_iter().chain(kubernetes).chain(policies).collect()
 }
 
 /// Loads the policies of a configuration that are not off.
@@ -336,32 +360,54 @@ mod tests {
 
     const EXAMPLE: &str = include_str!("../deploy/gpu-bridge.example.toml");
 
+    const KUBECONFIG: &str = r#"{"apiVersion":"v1","kind":"Config","current-context":"here",
+        "contexts":[{"name":"here","context":{"cluster":"c","user":"u"}}],
+        "clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"users":[{"name":"u","user":{}}]}"#;
+
     /// As `field [code] …`.
-    fn found(text: &str) -> Vec<String> {
+    async fn found(text: &str) -> Vec<String> {
         let config = config::check_text(Path::new("gpu-bridge.toml"), text, config::Files::Ignored).unwrap();
         let says = |problem: &config::Problem| {
             let line = text.lines().nth(problem.line - 1).unwrap();
             format!("{} {} at {line}: {}", problem.field, problem.code, problem.found)
         };
-        problems(&config).iter().map(says).collect()
+        problems(&config).await.iter().map(says).collect()
     }
 
-    #[test]
-    fn policies_and_names_are_tried_before_the_daemon_runs() {
+    /// What `check` calls good, `run` must not refuse for what the files say.
+    #[tokio::test]
+    async fn what_only_use_shows_is_tried_before_the_daemon_runs() {
         let folder = tempfile::tempdir().unwrap();
-        let policy = folder.path().join("prewarm.wasm");
-        std::fs::write(&policy, "not WebAssembly").unwrap();
-        let text = EXAMPLE.replace("/usr/lib/gpu-bridge/policies/prewarm.wasm", &policy.to_string_lossy());
-        let problems = found(&text);
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.to_string_lossy().into_owned()
+        };
+        let (good, bad) = (file("kubeconfig", KUBECONFIG), file("rubbish", "hello: [world"));
+        let text = EXAMPLE
+            .replace("/usr/lib/gpu-bridge/policies/prewarm.wasm", &file("prewarm.wasm", "not WebAssembly"))
+            .replace("/etc/gpu-bridge/kubeconfig", &good);
+        let of_policy = found(&text).await;
         assert!(
-            matches!(problems.as_slice(), [one] if one.starts_with("policy.prewarm GB0111 at [[policy]]") && one.contains("GB05")),
-            "{problems:?}"
+            matches!(of_policy.as_slice(), [one] if one.starts_with("policy.prewarm GB0111 at [[policy]]") && one.contains("GB05")),
+            "{of_policy:?}"
         );
-        assert_eq!(found(&text.replacen("mode = \"active\"", "mode = \"off\"", 1)), [""; 0]);
-
-        let problems = found(&text.replace("gpu[05-08].cluster", "GPU[05-08].cluster"));
-        assert_eq!(problems.len(), 2, "{problems:?}");
-        assert!(problems[0].starts_with("kubernetes GB0104 at [kubernetes]"), "{problems:?}");
-        assert!(problems[0].contains("GPU05.cluster.example.org"), "{problems:?}");
+        let text = text.replacen("mode = \"active\"", "mode = \"off\"", 1);
+        assert_eq!(found(&text).await, [""; 0]);
+        for (from, to, place, says) in [
+            ("gpu[05-08].cluster", "GPU[05-08].cluster", "kubernetes", "GPU05.cluster.example.org"),
+            (good.as_str(), bad.as_str(), "kubernetes", "rubbish"),
+            (good.as_str(), "/nonexistent/kubeconfig", "kubernetes", "/nonexistent/kubeconfig"),
+            ("[kubernetes]", "[kubernetes]\ncontext = \"nope\"", "kubernetes", "nope"),
+            ("# api_version = \"v0.0.42\"", "api_version = \"v0.0.12\"", "slurm", "v0.0.12"),
+        ] {
+            assert!(text.contains(from), "{from} is not in the example");
+            let problems = found(&text.replacen(from, to, 1)).await;
+            let [one] = problems.as_slice() else { panic!("{to}: {problems:?}") };
+            assert!(
+                one.starts_with(&format!("{place} GB0104 at [{place}]")) && one.contains(says),
+                "{to}: {one}"
+            );
+        }
     }
 }

@@ -234,7 +234,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     let client = || Client::new(&socket);
     match command {
         Cmd::Run { config } => return run(&config).await,
-        Cmd::Check { file } => return check(&file, output),
+        Cmd::Check { file } => return check(&file, output).await,
         Cmd::Status => {
             let published = client()?.published().await?;
             print(output, &published, show::status)?;
@@ -354,11 +354,14 @@ fn print<T: Serialize>(output: Output, value: &T, text: impl FnOnce(&T) -> Strin
     Ok(())
 }
 
-fn check(file: &std::path::Path, output: Output) -> anyhow::Result<ExitCode> {
-    let checked = config::check(file).and_then(|config| {
-        let problems = assemble::problems(&config);
-        if problems.is_empty() { Ok(config) } else { Err(problems) }
-    });
+async fn check(file: &std::path::Path, output: Output) -> anyhow::Result<ExitCode> {
+    let checked = match config::check(file) {
+        Ok(config) => {
+            let problems = assemble::problems(&config).await;
+            if problems.is_empty() { Ok(config) } else { Err(problems) }
+        }
+        Err(problems) => Err(problems),
+    };
     match checked {
         Ok(config) => {
             if output == Output::Text {
@@ -408,7 +411,7 @@ async fn run(file: &std::path::Path) -> anyhow::Result<ExitCode> {
     }
     match assemble::run(config).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error @ (assemble::Error::Policy { .. } | assemble::Error::PolicyFile { .. })) => {
+        Err(error) if error.is_configuration() => {
             eprintln!("gpu-bridge: {}", report(&error));
             Ok(ExitCode::from(BAD_CONFIGURATION))
         }

@@ -49,6 +49,8 @@ pub struct Slurm {
     /// `timeout` of one request or command, 100 ms to 5 min. Default 30 s (slurmrestd itself gives up on slurmctld
     /// after 20 s).
     pub timeout: Duration,
+    /// Where it is configured.
+    pub place: Place,
 }
 
 /// `[kubernetes]`.
@@ -107,6 +109,7 @@ pub(super) fn slurm(root: &Table<'_>) -> Option<Slurm> {
         or(table.get("token_alarm_before"), |value| value.span(ahead), || Duration::from_hours(7 * 24));
     let scontrol = or(table.get("scontrol"), command, || vec!["scontrol".to_owned()]);
     let timeout = or(table.get("timeout"), |value| value.span(REQUEST_TIMEOUTS), || Duration::from_secs(30));
+    let place = table.place();
     table.finish();
     Some(Slurm {
         endpoint: endpoint?,
@@ -116,6 +119,7 @@ pub(super) fn slurm(root: &Table<'_>) -> Option<Slurm> {
         token_alarm_before: token_alarm_before?,
         scontrol: scontrol?,
         timeout: timeout?,
+        place,
     })
 }
 

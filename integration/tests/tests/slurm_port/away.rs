@@ -64,6 +64,7 @@ async fn credentials(site: &Site) -> Result<()> {
 
     // Expired, renewed; unreadable; not allowed.
     std::fs::write(&token_file, lab.token("slurm", Duration::from_secs(1)).await?)?;
+    // Slurm judges a token by whole seconds.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let expired = client.look(&[]).await.unwrap_err();
     let known = match *api {

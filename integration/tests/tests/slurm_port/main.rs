@@ -57,7 +57,7 @@ impl Site {
         self.api <= "v0.0.38"
     }
 
-    /// Looks until `seen`, for at most [`LIMIT`].
+    /// Looks until `seen`, for at most [`LIMIT`]. (By hand: what a task runs can't go through the labs' `wait_until`.)
     async fn until(&self, watched: &[JobId], seen: impl Fn(&Slurm) -> bool) -> Result<Slurm> {
         let deadline = tokio::time::Instant::now() + LIMIT;
         loop {

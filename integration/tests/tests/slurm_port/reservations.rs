@@ -1,13 +1,12 @@
 //! Reservations: made, changed, mended and deleted; others' are left alone.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gpu_bridge::certainty::Certainty;
 use gpu_bridge::slurm::{Error, Options, Slurm as _, connect};
 use gpu_bridge_core::facts::NodeSet;
-use gpu_bridge_core::facts::slurm::{Action, JobState, ReservationSpec, RunningJobs};
+use gpu_bridge_core::facts::slurm::{Action, JobState, ReservationSpec, RunningJobs, Slurm};
 use gpu_bridge_core::gate::slurm::shape_flaw;
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use jiff::{SignedDuration, Timestamp};
@@ -81,7 +80,9 @@ pub(super) async fn take_the_shape_that_is_asked_for(site: &Site) -> Result<()> 
     check(&spec, true).await?;
     let soon = format!("EndTime=uts{}", (Timestamp::now() + SignedDuration::from_secs(2)).as_second());
     lab.run(&["scontrol", "update", &name, &soon]).await?;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let ended =
+        |look: &Slurm| look.reservations.get(&spec.name).is_none_or(|one| one.end <= Timestamp::now());
+    site.until(&[], ended).await?;
     spec.end = in_minutes(100);
     check(&spec, true).await?;
 
