@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use gpu_bridge::slurm::Slurm as _;
 use gpu_bridge_core::facts::NodeSet;
-use gpu_bridge_core::facts::slurm::JobState;
+use gpu_bridge_core::facts::slurm::{Job, JobState};
 use gpu_bridge_core::ids::JobId;
 use jiff::SignedDuration;
 
@@ -14,12 +14,8 @@ pub(super) async fn are_seen_in_every_state(site: &Site) -> Result<()> {
     let [.., node] = nodes.as_slice() else { anyhow::bail!("{NODES} nodes") };
     let on = ["-w", node.as_str(), "--gres=gpu:4", "-t"];
     let submit = async |user, args: &[&str], script| lab.submit(user, args, script).await.map(JobId);
-    // The job ignores SIGTERM, so that it is completing for KillWait.
-    let script = "trap '' TERM; : >/tmp/trapped-$SLURM_JOB_ID; while :; do sleep 1; done";
-    let first = submit("alice", &[&on[..], &["10"]].concat(), script).await?;
+    let first = stubborn_job(site).await?;
     let running = site.job_is(first, JobState::Running).await?;
-    // slurmctld says so before the script has begun.
-    site.file_is_there(&format!("/tmp/trapped-{first}")).await?;
     let second = submit("bob", &[&on[..], &["5"]].concat(), "sleep 1").await?;
     let array = submit("bob", &["-H", "-a", "0-9"], "sleep 1").await?;
 
@@ -56,16 +52,44 @@ pub(super) async fn are_seen_in_every_state(site: &Site) -> Result<()> {
     site.until(&[], |look| look.jobs.get(&first).is_some_and(|job| job.end_by >= Some(end))).await?;
 
     lab.run(&["scancel", &second.to_string(), &array.to_string()]).await?;
-    lab.run(&["scancel", &first.to_string()]).await?;
-    let completing = site.job_is(first, JobState::Completing).await?;
+    let (last, completing) = is_seen_completing(site, first).await?;
     assert_eq!(completing.nodes, NodeSet::from([node.clone()]));
-    site.job_is(first, JobState::Finished).await?;
+    site.job_is(last, JobState::Finished).await?;
     let look = client.look(&[JobId(99_999)]).await?;
-    let gone = [first, second, array, JobId(99_999)];
+    let gone = [first, last, second, array, JobId(99_999)];
     assert!(
         gone.iter().all(|id| !look.jobs.contains_key(id)),
         "finished and unwatched jobs, or ones that never were: {:?}",
         look.jobs
     );
     Ok(())
+}
+
+/// A job that runs on the site's last node with all of its GPUs. It ignores SIGTERM, so that it is completing for KillWait.
+async fn stubborn_job(site: &Site) -> Result<JobId> {
+    let script = "trap '' TERM; : >/tmp/trapped-$SLURM_JOB_ID; while :; do sleep 1; done";
+    let node = site.nodes.last().context("no node")?;
+    let args = ["-w", node.as_str(), "--gres=gpu:4", "-t", "10"];
+    let job = JobId(site.lab.submit("alice", &args, script).await?);
+    site.job_is(job, JobState::Running).await?;
+    // slurmctld says so before the script has begun.
+    site.file_is_there(&format!("/tmp/trapped-{job}")).await?;
+    Ok(job)
+}
+
+/// Cancels the job and sees it completing; with the id. Now and then Slurm ends one at once, without waiting for what ignores
+/// SIGTERM: then another one is tried, three in all.
+async fn is_seen_completing(site: &Site, first: JobId) -> Result<(JobId, Job)> {
+    let mut id = first;
+    for _ in 0..3 {
+        site.lab.run(&["scancel", &id.to_string()]).await?;
+        let ends = |job: &Job| matches!(job.state, JobState::Completing | JobState::Finished);
+        let look = site.until(&[id], |look| look.jobs.get(&id).is_some_and(ends)).await?;
+        let job = look.jobs.get(&id).cloned().context("the job was just there")?;
+        if job.state == JobState::Completing {
+            return Ok((id, job));
+        }
+        id = stubborn_job(site).await?;
+    }
+    anyhow::bail!("none of three cancelled jobs was seen completing")
 }
