@@ -44,8 +44,8 @@ fn slurm_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<slurm
             actions.push(slurm::Action::Drain { node: name.clone(), reason, over: Some(ours) });
         }
         (Some(ours), None) => actions.push(slurm::Action::Undrain { node: name.clone(), reason: ours }),
-        // Somebody took ours away: without a plain one the last guard would go with our reservation.
-        (None, Some(reason)) if mode == ReleaseMode::Plain && seen.drain == Drain::None => {
+        // Somebody took ours away: without another one the last guard would go with our reservation.
+        (None, Some(reason)) if owner == Domain::Kubernetes && seen.drain == Drain::None => {
             actions.push(slurm::Action::Drain { node: name.clone(), reason, over: None });
         }
         (None, Some(_) | None) => {}
@@ -65,6 +65,10 @@ fn kubernetes_actions(view: &View<'_>, owner: Domain, mode: ReleaseMode) -> Vec<
     };
     let keep_listed =
         mode == ReleaseMode::AsFound && view.record.found.as_ref().is_some_and(|found| found.listed);
+    // What was found closed by its entry alone has to have it again before our marks go.
+    if keep_listed && !standing.listed {
+        return vec![kubernetes::Action::CloseGate { node: name.clone() }];
+    }
     let mut actions = Vec::from_iter(marks.missing_on(node, name));
     if standing.listed && !keep_listed {
         actions.push(kubernetes::Action::OpenGate { node: name.clone() });
@@ -88,24 +92,42 @@ fn plain_marks(owner: Domain) -> WantedMarks<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Found;
     use crate::fixtures::*;
 
-    /// Somebody undrained a node of Kubernetes' by hand, and it was released in that tick: our reservation, the last guard
-    /// of the Slurm gate, went and nothing plain stood in its place.
+    /// A node of Slurm's, found closed to Kubernetes by its entry on the list alone, and taken off it by somebody: our
+    /// taints went, and both gates were open.
     #[test]
-    fn a_plain_release_drains_a_node_of_kubernetes_whose_drain_is_gone() {
-        let mut case = Case::of_kubernetes();
-        case.slurm_node().flags.clear();
-        case.slurm_node().reason = None;
+    fn a_release_as_found_puts_the_node_back_on_the_list_before_our_marks_go() {
+        let mut case = Case::of_slurm();
+        case.record.found = Some(Found { listed: true, ..found(None) });
+        case.kubernetes().gate.get_or_insert_default().closed.clear();
         case.judge(|view| {
-            let actions = slurm_actions(view, Domain::Kubernetes, ReleaseMode::Plain);
-            let [slurm::Action::Drain { reason, over: None, .. }, slurm::Action::Unreserve { .. }] =
-                &actions[..]
-            else {
-                panic!("{actions:?}")
-            };
-            assert_eq!(reason, PLAIN_REASON);
-            assert!(!is_done(view, Domain::Kubernetes, ReleaseMode::Plain));
+            let actions = kubernetes_actions(view, Domain::Slurm, ReleaseMode::AsFound);
+            assert!(matches!(&actions[..], [kubernetes::Action::CloseGate { .. }]), "{actions:?}");
+            assert!(!is_done(view, Domain::Slurm, ReleaseMode::AsFound));
         });
+    }
+
+    /// Somebody undrained a node of Kubernetes' by hand, and it was released in that tick: our reservation, the last guard
+    /// of the Slurm gate, went and no other drain stood in place of ours.
+    #[test]
+    fn a_release_drains_a_node_of_kubernetes_whose_drain_is_gone() {
+        for (mode, wanted) in [(ReleaseMode::Plain, PLAIN_REASON), (ReleaseMode::AsFound, "bad fan")] {
+            let mut case = Case::of_kubernetes();
+            case.record.found = Some(found(Some("bad fan")));
+            case.slurm_node().flags.clear();
+            case.slurm_node().reason = None;
+            case.judge(|view| {
+                let actions = slurm_actions(view, Domain::Kubernetes, mode);
+                let [slurm::Action::Drain { reason, over: None, .. }, slurm::Action::Unreserve { .. }] =
+                    &actions[..]
+                else {
+                    panic!("{actions:?}")
+                };
+                assert_eq!(reason, wanted);
+                assert!(!is_done(view, Domain::Kubernetes, mode));
+            });
+        }
     }
 }

@@ -21,7 +21,7 @@ use crate::ids::HandoverId;
 use crate::mark::{TAINT_DRAINING, TAINT_SLURM};
 use crate::model::Domain;
 use happenings::Happening;
-use run::{Op, Run, op};
+use run::{Fate, Op, Run, op};
 use world::{GRACE_TICKS, Pod};
 
 proptest! {
@@ -41,7 +41,11 @@ proptest! {
         // Left alone, it ends with one owner whose gate is open, and the other's closed.
         run.settle(300)?;
         let record = run.daemon.book.record(&n(1));
-        prop_assert_eq!(record.handover, None, "{:?}", run.daemon.book.handover_of(&n(1)));
+        prop_assert_eq!(
+            record.handover, None,
+            "{:?} in {:?} after {:?}",
+            run.daemon.book.handover_of(&n(1)), run.world, run.daemon.last_events()
+        );
         if let Some(owner) = record.owner() {
             let facts = run.world.facts();
             let gates = run.daemon.view(
@@ -123,4 +127,36 @@ fn a_force_deleted_pod_holds_the_node_for_its_grace() {
         run.settle(10).unwrap();
         assert_eq!(run.opened, BTreeMap::from([(Domain::Kubernetes, 1), (Domain::Slurm, 1)]));
     }
+}
+
+/// Found closed by one mark alone, adopted, that mark (or ours over it) taken away by somebody, and rolled back: ours are
+/// what keeps it closed, and go only when what was found stands again.
+#[test]
+fn an_adoption_that_comes_to_nothing_puts_back_what_somebody_took_away() {
+    let rolled_back = |run: &mut Run| {
+        run.op(&Op::Cancel).unwrap();
+        // Each tick asserts the rule.
+        for _ in 0..5 {
+            let op = Op::Tick { slurm: true, kubernetes: true, look: true, between: None, fate: Fate::Done };
+            run.op(&op).unwrap();
+        }
+    };
+
+    let mut run = Run::unadopted();
+    run.world.listed = true;
+    run.adopt(Domain::Slurm);
+    run.calm_ticks(2).unwrap();
+    run.happen(Happening::Unlisted);
+    assert!(!run.world.listed && run.world.has_taint(TAINT_SLURM));
+    rolled_back(&mut run);
+    assert!(run.world.listed && !run.world.has_taint(TAINT_SLURM), "{:?}", run.world);
+
+    let mut run = Run::unadopted();
+    run.happen(Happening::DrainedByHand);
+    run.adopt(Domain::Kubernetes);
+    run.calm_ticks(3).unwrap();
+    run.happen(Happening::Undrained);
+    assert!(run.world.drain.is_none() && run.world.reserved_for_us());
+    rolled_back(&mut run);
+    assert!(run.world.is_drained_by_hand() && run.world.reservations.is_empty(), "{:?}", run.world);
 }

@@ -200,7 +200,14 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
                 Drain::Ours(reason) if to_go(reason.handover) => seen.our_reason(),
                 Drain::Ours(_) | Drain::Theirs { .. } | Drain::None => None,
             };
-            actions.extend(ours.map(|ours| give_back(view, ours)));
+            actions.extend(match ours {
+                Some(ours) => Some(give_back(view, ours)),
+                // Somebody took ours away, and with it the one found below: our reservation is all that closes the gate.
+                None if restores(view) && seen.drain == Drain::None && !actions.is_empty() => {
+                    drain_as_found(view)
+                }
+                None => None,
+            });
             if !actions.is_empty() && !may_open(view, Domain::Slurm) {
                 return Vec::new();
             }
@@ -230,6 +237,12 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
             close(view, seen, id, far_end(view), jobs)
         }
     }
+}
+
+/// The drain that was found, where none stands.
+fn drain_as_found(view: &View<'_>) -> Option<slurm::Action> {
+    let reason = view.record.found.as_ref()?.slurm_drain.clone()?;
+    Some(slurm::Action::Drain { node: view.node.slurm.clone(), reason, over: None })
 }
 
 /// Takes our DRAIN away; where the node was found drained by its people, theirs stands again, and is theirs to lift.
@@ -325,6 +338,10 @@ fn kubernetes_actions(view: &View<'_>, want: KubernetesWant) -> Vec<kubernetes::
                 return Vec::new();
             }
             let stays = restores(view) && found_listed(view);
+            // What was found closed by its entry alone has to have it again before our marks go.
+            if stays && !listed {
+                return close.into_iter().collect();
+            }
             let open = (listed && !stays).then(|| kubernetes::Action::OpenGate { node: name.clone() });
             open.into_iter().chain(open_marks(view).missing_on(node, name)).collect()
         }

@@ -67,7 +67,7 @@ const OURS: [&str; 7] = [
 #[derive(Debug)]
 pub(crate) struct Cargo {
     args: Vec<String>,
-    env: Vec<(&'static str, &'static str)>,
+    env: Vec<(&'static str, String)>,
 }
 
 impl Cargo {
@@ -81,14 +81,18 @@ impl Cargo {
         Self::new(&[&run, args].concat())
     }
 
-    pub(crate) fn env(mut self, name: &'static str, value: &'static str) -> Self {
-        self.env.push((name, value));
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.env.push((name, value.into()));
         self
     }
 
     /// Runs it to its end, without a standard input.
     pub(crate) fn run(&self) -> anyhow::Result<Run> {
-        eprintln!("$ cargo {}", self.args.join(" "));
+        let mut words: Vec<String> =
+            self.env.iter().map(|(name, value)| format!("{name}='{value}'")).collect();
+        words.push("cargo".to_owned());
+        words.extend_from_slice(&self.args);
+        eprintln!("$ {}", words.join(" "));
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
         // What `cargo run` told us about ourselves must not reach another cargo: build scripts look at it, and would run again.
@@ -100,7 +104,7 @@ impl Cargo {
         }
         let mut child = command
             .args(&self.args)
-            .envs(self.env.iter().copied())
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .current_dir(workspace())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

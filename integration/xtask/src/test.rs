@@ -2,7 +2,7 @@
 //! table as skipped, with the reason.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use gpu_bridge_labs::{Error, wasm};
 
@@ -92,11 +92,17 @@ impl Section {
             Self::PrepareSlurm => return Ok(prepared(Scheduler::Slurm.prepare().await)),
             Self::PrepareKubernetes => return Ok(prepared(Scheduler::Kubernetes.prepare().await)),
             // What needs labs has sections of its own: the labs' tests have `test = false`, so that only naming them runs them.
-            Self::Unit => vec![
-                tests(&["--workspace", "--exclude", INTEGRATION, "--tests", "--"], ignored),
-                tests(&["--package", INTEGRATION, "--lib", "--bins", "--"], ignored),
-                tests(&["--workspace", "--doc"], &[]),
-            ],
+            Self::Unit => {
+                let mut workspace =
+                    tests(&["--workspace", "--exclude", INTEGRATION, "--tests", "--"], ignored);
+                if heavy {
+                    let seed = SystemTime::UNIX_EPOCH.elapsed()?.as_secs();
+                    workspace =
+                        workspace.env("PROPTEST_RNG_SEED", seed.to_string()).env("PROPTEST_CASES", "5000");
+                }
+                let integration = tests(&["--package", INTEGRATION, "--lib", "--bins", "--"], ignored);
+                vec![workspace, integration, tests(&["--workspace", "--doc"], &[])]
+            }
             Self::SlurmLab => vec![lab_tests("slurm", ignored)],
             Self::KubernetesLab => vec![lab_tests("kubernetes", ignored)],
             // The tests run the binary as its users do, with a way to die after any ledger line.

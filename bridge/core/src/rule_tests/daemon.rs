@@ -32,6 +32,11 @@ impl Daemon {
         self.ledger.push((at, event));
     }
 
+    /// The last first.
+    pub(super) fn last_events(&self) -> Vec<&(Timestamp, Event)> {
+        self.ledger.iter().rev().take(12).collect()
+    }
+
     pub(super) fn crash(&mut self) {
         let mut book = Book::default();
         for (seq, (at, event)) in self.ledger.iter().enumerate() {

@@ -2,13 +2,13 @@
 
 use proptest::prelude::*;
 
-use super::world::{Job, Noted, Pod, World};
+use super::world::{BAD_FAN, Job, Noted, Pod, World};
 use crate::facts::kubernetes::{Effect, Taint};
 use crate::facts::slurm::{JobState, Reason};
 use crate::ids::JobId;
 use crate::mark::TAINT_SLURM;
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Happening {
     JobStarts,
     JobSuspended,
@@ -120,12 +120,15 @@ impl World {
             }
             Happening::DrainedByHand => {
                 if self.drain.is_none() || self.slurm_closed() {
-                    self.drain = Some(Reason { text: "bad fan".into(), user: "eve".into(), at: None });
+                    self.drain = Some(Reason { text: BAD_FAN.into(), user: "eve".into(), at: None });
                 }
             }
             Happening::HandDrainLifted => {
-                if self.reserved_for_us() || self.kubernetes_closed() {
-                    self.drain.take_if(|drain| drain.user == "eve");
+                // By its text: where the daemon gave it back, it stands in the daemon's name. Over a drain of ours whose
+                // reservation is gone it is the last guard.
+                let elsewhere_closed = self.kubernetes_closed() && !noted.slurm_is_closed;
+                if self.is_drained_by_hand() && (self.reserved_for_us() || elsewhere_closed) {
+                    self.drain = None;
                 }
             }
             Happening::Unreserved => {

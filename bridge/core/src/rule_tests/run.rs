@@ -90,6 +90,8 @@ pub(super) struct Run {
     pub(super) world: World,
     pub(super) daemon: Daemon,
     found_open: FoundOpen,
+    /// Slurm's side was found closed by a drain, at the least.
+    found_drained: bool,
     /// People took all guards away from the closed side at once: from there on the daemon can only quarantine.
     broken: bool,
     /// Handovers that got through, for the test of the test.
@@ -97,28 +99,34 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// A node whose kubelet may have registered with taints of ours.
+    /// A node whose kubelet may have registered with taints of ours, in its adoption.
     pub(super) fn new(owner: Domain, registered_with: &[&str]) -> Self {
+        let mut run = Self::unadopted();
+        for key in registered_with {
+            let effect = if *key == TAINT_SLURM { Effect::NoExecute } else { Effect::NoSchedule };
+            run.world.node.taints.push(taint(key, effect));
+        }
+        run.adopt(owner);
+        run
+    }
+
+    pub(super) fn unadopted() -> Self {
         let found_open = FoundOpen { slurm: true, kubernetes: true };
         let mut run = Self {
             world: World::new(),
             daemon: Daemon::new(),
             found_open,
+            found_drained: false,
             broken: false,
             opened: BTreeMap::new(),
         };
-        for key in registered_with {
-            let effect = if *key == TAINT_SLURM { Effect::NoExecute } else { Effect::NoSchedule };
-            run.world.node.taints.push(taint(key, effect));
-        }
         let now = run.world.now;
         run.daemon.log(now, Event::Started { epoch: Epoch(1), version: "test".into() });
-        run.adopt(owner);
         run
     }
 
     /// Adopts the node, where that is not refused.
-    fn adopt(&mut self, owner: Domain) {
+    pub(super) fn adopt(&mut self, owner: Domain) {
         let now = self.world.now;
         let site = site();
         let (facts, look) = (self.world.facts(), self.world.look());
@@ -129,6 +137,7 @@ impl Run {
             slurm: self.world.slurm_starts_work(),
             kubernetes: self.world.kubernetes_starts_work(),
         };
+        self.found_drained = self.world.drain.is_some();
         let handover = adoption.handover(self.daemon.book.next_handover(), Epoch(1), "eve", now);
         self.daemon.log(now, Event::Found { node: n(1), found: adoption.found });
         self.daemon.log(now, Event::Planned(Box::new(handover)));
@@ -151,25 +160,26 @@ impl Run {
         let noted = self.noted();
         let starts = |world: &World| (world.slurm_starts_work(), world.kubernetes_starts_work());
         let before = starts(&self.world);
+        let by_hand = self.world.is_drained_by_hand();
         self.world.happen(what, &noted);
         let after = starts(&self.world);
-        match what {
-            Happening::LateEffect => {}
-            Happening::HandDrainLifted => self.found_open.slurm |= self.world.drain.is_none(),
-            _ => {
-                self.found_open.slurm |= !before.0 && after.0;
-                self.found_open.kubernetes |= !before.1 && after.1;
-            }
+        if what != Happening::LateEffect {
+            let lifted = (by_hand && self.world.drain.is_none())
+                || (what == Happening::Unreserved
+                    && !self.found_drained
+                    && self.world.reservations.is_empty());
+            self.found_open.slurm |= lifted || (!before.0 && after.0);
+            self.found_open.kubernetes |= !before.1 && after.1;
         }
     }
 
     pub(super) fn noted(&self) -> Noted {
         let handover = self.daemon.book.handover_of(&n(1));
-        let noted = handover.map(|handover| Noted {
-            jobs: handover.jobs_seen.keys().copied().collect(),
-            pods: handover.pods_seen.keys().cloned().collect(),
-        });
-        noted.unwrap_or_default()
+        Noted {
+            jobs: handover.map(|handover| handover.jobs_seen.keys().copied().collect()).unwrap_or_default(),
+            pods: handover.map(|handover| handover.pods_seen.keys().cloned().collect()).unwrap_or_default(),
+            slurm_is_closed: self.daemon.book.record(&n(1)).slurm_closed_by.is_some(),
+        }
     }
 
     pub(super) fn op(&mut self, op: &Op) -> Result<(), TestCaseError> {
@@ -253,7 +263,7 @@ impl Run {
                 violation.is_none() || self.broken,
                 "{:?} {:?}",
                 self.world,
-                self.daemon.ledger.iter().rev().take(12).collect::<Vec<_>>()
+                self.daemon.last_events()
             ),
         }
         let (gate_version, node_version) = (self.world.gate_version, self.world.node_version);

@@ -12,6 +12,8 @@ use crate::fixtures::{at, holder, k, kube_node, pod, s, slurm_node};
 use crate::ids::JobId;
 use crate::mark::{DrainReason, TAINT_DRAINING, TAINT_SLURM, reservation_handover};
 
+/// Why people drain the node.
+pub(super) const BAD_FAN: &str = "bad fan";
 /// Between two ticks.
 pub(super) const TICK: SignedDuration = SignedDuration::from_secs(20);
 /// Ticks that a container takes to end after its kubelet has heard that it must: all of its grace.
@@ -47,9 +49,11 @@ impl Pod {
     }
 }
 
-/// What the daemon's handover has noted.
+/// What the daemon has noted.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Noted {
+    /// By a handover that is under way or ended.
+    pub(super) slurm_is_closed: bool,
     pub(super) jobs: BTreeSet<JobId>,
     pub(super) pods: BTreeSet<String>,
 }
@@ -105,6 +109,10 @@ impl World {
 
     pub(super) fn reserved_for_us(&self) -> bool {
         self.reservations.values().any(|r| r.is_active(self.now))
+    }
+
+    pub(super) fn is_drained_by_hand(&self) -> bool {
+        self.drain.as_ref().is_some_and(|drain| drain.text == BAD_FAN)
     }
 
     pub(super) fn slurm_starts_work(&self) -> bool {
