@@ -2,7 +2,9 @@
 //! mean for a gate is decided in [`crate::gate`]. A thing that could not be looked at is [`Seen::Unknown`], never an
 //! old value and never a default.
 
+use indexmap::{IndexMap, IndexSet};
 use jiff::Timestamp;
+use rustc_hash::FxBuildHasher;
 use serde::{Deserialize, Serialize};
 
 pub mod kubernetes;
@@ -10,6 +12,13 @@ mod node_set;
 pub mod slurm;
 
 pub use node_set::NodeSet;
+
+/// What a look shows, by name or number, in the order in which it was told: each tick looks every node up several times, and
+/// walks through every job.
+pub type Told<K, V> = IndexMap<K, V, FxBuildHasher>;
+
+/// Names that a look shows.
+pub type Names<K> = IndexSet<K, FxBuildHasher>;
 
 /// An observation, or the reason why there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

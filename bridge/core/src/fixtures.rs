@@ -14,7 +14,7 @@ use crate::facts::kubernetes::{
 use crate::facts::slurm::{
     self, BaseState, Index, Job, JobState, NodeFlag, Partition, Reason, Reservation, Slurm,
 };
-use crate::facts::{Facts, NodeSet, Seen};
+use crate::facts::{Facts, NodeSet, Seen, Told};
 use crate::handover::{Handover, Looks, Purpose, Requester, State};
 use crate::ids::{Epoch, HandoverId, JobId, KubeNodeName, NodeName, PoolName, SlurmNodeName};
 use crate::mark::{self, DrainReason, HandoverAnnotation, TAINT_DRAINING, TAINT_SLURM};
@@ -126,7 +126,7 @@ pub(crate) fn facts(now: Timestamp) -> Facts {
     };
     let slurm = Slurm {
         nodes: (1..=4).map(|i| (s(i), slurm_node())).collect(),
-        jobs: BTreeMap::new(),
+        jobs: Told::default(),
         reservations: BTreeMap::new(),
         partitions: BTreeMap::from([("train".to_owned(), partition)]),
         ..Slurm::default()
@@ -163,7 +163,7 @@ pub(crate) fn close_kubernetes(kubernetes: &mut Kubernetes, i: u32, by: Handover
 }
 
 pub(crate) fn open_kubernetes(kubernetes: &mut Kubernetes, i: u32, by: HandoverId) {
-    kubernetes.gate.get_or_insert_default().closed.remove(&k(i));
+    kubernetes.gate.get_or_insert_default().closed.swap_remove(&k(i));
     let node = kubernetes.nodes.get_mut(&k(i)).unwrap();
     node.taints = vec![pool_taint()];
     node.labels = BTreeMap::from([

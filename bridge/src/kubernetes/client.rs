@@ -10,6 +10,7 @@ use gpu_bridge_core::facts::kubernetes::{
     Acted, Action, BindingProbe, Effect, GateObject, Kubernetes as KubernetesFacts, Node, NodeLook,
     PendingPod, Ready, Taint,
 };
+use gpu_bridge_core::facts::{Names, Told};
 use gpu_bridge_core::ids::KubeNodeName;
 use gpu_bridge_core::mark::{ANNOTATION_HANDOVER, GATE_NAME};
 use jiff::Timestamp;
@@ -110,7 +111,7 @@ impl Client {
     }
 
     /// The Nodes, and the revision that they were listed at.
-    async fn nodes(&self) -> Result<(BTreeMap<KubeNodeName, Node>, Option<u64>), Error> {
+    async fn nodes(&self) -> Result<(Told<KubeNodeName, Node>, Option<u64>), Error> {
         let ((nodes, revision), leases) = tokio::try_join!(
             self.http.list_at::<wire::Node>("nodes", NODES, None),
             self.http.list::<wire::Lease>("leases in kube-node-lease", LEASES, None),
@@ -161,7 +162,7 @@ impl Client {
         }
         #[derive(Deserialize)]
         struct Spec {
-            closed: BTreeSet<KubeNodeName>,
+            closed: Names<KubeNodeName>,
         }
         let answer = self.http.get(With::Retries, "gates", GATES, GATE_NAME).await?;
         let gate: Option<Gate> = answer.json_if_there()?;

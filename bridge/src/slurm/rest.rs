@@ -242,9 +242,9 @@ impl Client {
             Jobs::Whole => self.jobs_whole(watched).await?,
         };
         Ok(SlurmFacts {
-            nodes,
+            nodes: nodes.into_iter().collect(),
             unreadable_nodes,
-            jobs,
+            jobs: jobs.into_iter().collect(),
             reservations,
             partitions,
             next_job_id: None,

@@ -254,7 +254,7 @@ async fn a_node_is_closed_emptied_and_opened() {
         [Taint { key: TAINT_SLURM.into(), value: String::new(), effect: Effect::NoExecute }]
     );
     wait_until("a Lease", LIMIT, async || {
-        let node = world.port.look().await.unwrap().nodes.remove(&gpu1).unwrap();
+        let node = world.port.look().await.unwrap().nodes.swap_remove(&gpu1).unwrap();
         node.lease_renewed_at.map(drop).ok_or_else(|| format!("{node:?}"))
     })
     .await
@@ -334,7 +334,7 @@ async fn a_node_is_closed_emptied_and_opened() {
     let both = [(TAINT_DRAINING, Effect::NoSchedule), (TAINT_SLURM, Effect::NoExecute)];
     world.mark("gpu1", &both, Some("slurm")).await.unwrap();
     assert!(world.look_at("gpu1").await.is_empty());
-    let node = world.port.look().await.unwrap().nodes.remove(&gpu1).unwrap();
+    let node = world.port.look().await.unwrap().nodes.swap_remove(&gpu1).unwrap();
     assert_eq!((node.taints.len(), node.labels[LABEL_OWNER].as_str()), (2, "slurm"));
 
     // And back: what waited runs.
@@ -382,7 +382,8 @@ async fn others_marks_survive_and_ours_are_guarded() {
         }
     };
     tokio::join!(foreign, ours);
-    let taints = world.port.look().await.unwrap().nodes.remove(&"gpu1".into()).unwrap().taints;
+    let taints =
+        world.port.look().await.unwrap().nodes.swap_remove(&KubeNodeName::from("gpu1")).unwrap().taints;
     let keys: Vec<_> = taints.iter().map(|taint| taint.key.clone()).collect();
     assert_eq!(keys, (0..30).map(|number| format!("race.test/{number}")).collect::<Vec<_>>());
 

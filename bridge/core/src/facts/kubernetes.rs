@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::{Names, Told};
 use crate::ids::KubeNodeName;
 
 /// One look at the cluster, GPU holders aside (see [`NodeLook`]).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Kubernetes {
     /// The Nodes. One that is missing here does not exist: its gate is Unknown.
-    pub nodes: BTreeMap<KubeNodeName, Node>,
+    pub nodes: Told<KubeNodeName, Node>,
     /// The `resourceVersion` of the LIST of Nodes; `None` where it is no number.
     pub revision: Option<u64>,
     /// The Gate object; `None` where it does not exist: nothing is on a list, and the bindings policy, which needs its
@@ -28,7 +29,7 @@ pub struct Kubernetes {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GateObject {
     /// Nodes that no untrusted pod may be bound to.
-    pub closed: BTreeSet<KubeNodeName>,
+    pub closed: Names<KubeNodeName>,
 }
 
 /// The admission policies that back the gate.

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-use super::{NodeSet, Seen};
+use super::{NodeSet, Seen, Told};
 use crate::ids::{HandoverId, JobId, SlurmNodeName};
 use crate::mark::reservation_handover;
 
@@ -14,12 +14,12 @@ use crate::mark::reservation_handover;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Slurm {
     /// Every node that Slurm lists. A node that is missing here is Unknown, not gone.
-    pub nodes: BTreeMap<SlurmNodeName, Node>,
+    pub nodes: Told<SlurmNodeName, Node>,
     /// Nodes that Slurm lists, but whose state could not be read, with what was found instead. None of them is in `nodes`.
     #[serde(default)]
     pub unreadable_nodes: BTreeMap<SlurmNodeName, String>,
     /// Every job that is pending, or whose end Slurm has not finished yet (running, suspended, completing …).
-    pub jobs: BTreeMap<JobId, Job>,
+    pub jobs: Told<JobId, Job>,
     /// Every reservation, others' too, by name.
     pub reservations: BTreeMap<String, Reservation>,
     /// Every partition, by name.

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::event::Action;
 use crate::facts::kubernetes::{self, Eviction, GateObject, GuardState, Guards, Kubernetes, NodeLook, Ready};
 use crate::facts::slurm::{self, BaseState, JobState, NodeFlag, Reason, Reservation, RunningJobs, Slurm};
-use crate::facts::{Facts, Seen};
+use crate::facts::{Facts, Seen, Told};
 use crate::fixtures::{at, holder, k, kube_node, pod, s, slurm_node};
 use crate::ids::JobId;
 use crate::mark::{DrainReason, TAINT_DRAINING, TAINT_SLURM, reservation_handover};
@@ -170,7 +170,7 @@ impl World {
             (*id, crate::fixtures::job(id.0, job.state.clone(), on, job.start))
         };
         let slurm = Slurm {
-            nodes: BTreeMap::from([(s(1), node)]),
+            nodes: Told::from_iter([(s(1), node)]),
             jobs: self.jobs.iter().map(job).collect(),
             reservations: self.reservations.clone(),
             partitions: BTreeMap::new(),
@@ -178,8 +178,8 @@ impl World {
         };
         let kubernetes = Kubernetes {
             revision: None,
-            nodes: BTreeMap::from([(k(1), self.node.clone())]),
-            gate: Some(GateObject { closed: if self.listed { [k(1)].into() } else { BTreeSet::new() } }),
+            nodes: Told::from_iter([(k(1), self.node.clone())]),
+            gate: Some(GateObject { closed: self.listed.then(|| k(1)).into_iter().collect() }),
             guards: Guards {
                 bindings: GuardState::Standing,
                 pods: GuardState::Standing,

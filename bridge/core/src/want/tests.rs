@@ -391,7 +391,7 @@ fn carry_out(case: &mut Case) {
                 case.kubernetes().gate.get_or_insert_default().closed.insert(node);
             }
             Action::Kubernetes(kubernetes::Action::OpenGate { node }) => {
-                case.kubernetes().gate.get_or_insert_default().closed.remove(&node);
+                case.kubernetes().gate.get_or_insert_default().closed.swap_remove(&node);
             }
             Action::Kubernetes(kubernetes::Action::Mark(marks)) => {
                 let node = case.kube_node();

@@ -210,7 +210,7 @@ fn facts(world: &mut World, watched: &[JobId]) -> Facts {
     let nodes = nodes.iter().map(|view| (SlurmNodeName::new(view.spec.name.as_str()), fact(view))).collect();
     world.dawdle();
     let now = world.slurm.now();
-    let jobs: BTreeMap<JobId, Job> = world
+    let jobs = world
         .slurm
         .jobs()
         .map(|one| (JobId(one.id.0), job(one, now)))

@@ -41,7 +41,7 @@ fn closed_is_drain_with_our_reason_inside_our_active_reservation() {
             Is::Closed,
         ),
         ("could not look", |c| c.facts.slurm = Seen::unknown("timeout"), Is::Unknown),
-        ("node missing", |c| _ = c.slurm().nodes.remove(&s(1)), Is::Unknown),
+        ("node missing", |c| _ = c.slurm().nodes.swap_remove(&s(1)), Is::Unknown),
         (
             "drain gone, reason left behind",
             |c| _ = c.slurm_node().flags.remove(&NodeFlag::Drain),
@@ -270,7 +270,7 @@ fn empty_is_idle_and_drained_without_job_gres_or_reservation() {
     let rows: &[Row<Has>] = &[
         ("as it should be", |_| {}, Has::Nothing),
         ("could not look", |c| c.facts.slurm = Seen::unknown("timeout"), Has::Unknown),
-        ("node missing", |c| _ = c.slurm().nodes.remove(&s(1)), Has::Unknown),
+        ("node missing", |c| _ = c.slurm().nodes.swap_remove(&s(1)), Has::Unknown),
         ("node unreadable", |c| _ = c.slurm().unreadable_nodes.insert(s(1), "state 7".into()), Has::Unknown),
         ("not drained", |c| _ = c.slurm_node().flags.remove(&NodeFlag::Drain), Has::Work),
         ("GRES unreadable", |c| c.slurm_node().gpus_used = None, Has::Unknown),
