@@ -136,16 +136,19 @@ pub fn manifest_options(config: &Config) -> Result<ManifestOptions, kubernetes::
 
 /// How a configuration reaches Slurm.
 pub fn slurm_options(config: &config::Slurm) -> slurm::Options {
-    let url = match &config.endpoint {
-        SlurmEndpoint::Http(url) => url.clone(),
-        SlurmEndpoint::Unix(path) => format!("unix://{}", path.display()),
+    let (mode, url) = match &config.endpoint {
+        SlurmEndpoint::Commands => (slurm::Mode::Cli, String::new()),
+        SlurmEndpoint::Http(url) => (slurm::Mode::Rest, url.clone()),
+        SlurmEndpoint::Unix(path) => (slurm::Mode::Rest, format!("unix://{}", path.display())),
     };
     slurm::Options {
+        mode,
         url,
         user: config.user.clone(),
         token: config.token.clone(),
         api_version: config.api_version.clone(),
         scontrol: config.scontrol.clone(),
+        squeue: config.squeue.clone(),
         timeout: config.timeout,
         ..slurm::Options::default()
     }

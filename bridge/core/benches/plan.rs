@@ -117,6 +117,10 @@ fn slurm() -> Slurm {
                     end_by: Some(end_by),
                     requeue: true,
                     pending_reason: None,
+                    submitted: None,
+                    gpu_type: None,
+                    tasks: Some(1),
+                    het_leader: None,
                 };
                 slurm.jobs.insert(id, job);
             }

@@ -219,6 +219,10 @@ pub(crate) fn job(id: u32, state: JobState, on: &[u32], now: Timestamp) -> Job {
         end_by: Some(now + minutes(60)),
         requeue: true,
         pending_reason: None,
+        submitted: None,
+        gpu_type: None,
+        tasks: Some(1),
+        het_leader: None,
     }
 }
 

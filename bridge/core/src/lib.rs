@@ -10,6 +10,7 @@ pub mod arbiter;
 pub mod backwards;
 pub mod book;
 pub mod calendar;
+pub mod demand;
 pub mod denied;
 pub mod event;
 pub mod facts;

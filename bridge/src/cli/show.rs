@@ -1,6 +1,7 @@
 //! What the commands print for people. Data goes to standard output, plain and in columns; nothing here knows how it was
 //! got.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use gpu_bridge_core::event::{Action, Event, Outcome, ReleaseMode};
@@ -12,7 +13,7 @@ use gpu_bridge_core::planner::Plan;
 
 use crate::daemon::command::Reply;
 use crate::daemon::journal::Line;
-use crate::daemon::published::{NodeStatus, Published};
+use crate::daemon::published::{DemandStatus, NodeStatus, Published};
 
 /// Rows under headings, each column as wide as it needs.
 pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
@@ -53,6 +54,9 @@ pub(super) fn status(p: &Published) -> String {
             (None, None) => "UNKNOWN".to_owned(),
         };
         let _ = writeln!(text, "  {:<10}  {seen}", domain.domain);
+        if let Some(reached) = &domain.reached {
+            let _ = writeln!(text, "  {:<10}  {}", "", self::reached(reached));
+        }
     }
     for policy in &p.policies {
         let says = policy.error.as_deref().map_or_else(
@@ -81,6 +85,9 @@ pub(super) fn status(p: &Published) -> String {
         .collect();
     let headings = ["POOL", "DOMAIN", "NODES", "ARRIVING", "LEAVING", "FLOOR", "CEILING"];
     let _ = writeln!(text, "\n{}", table(&headings, &rows));
+    if let Some(demand) = &p.demand {
+        let _ = writeln!(text, "\n{}", self::demand(demand, p.at));
+    }
     let _ = writeln!(text, "\n{}", nodes(p));
     if p.alarms.is_empty() {
         let unknown = p.domains.iter().filter(|domain| domain.unknown.is_some());
@@ -95,6 +102,52 @@ pub(super) fn status(p: &Published) -> String {
         }
     }
     text
+}
+
+/// What waits for GPUs in Slurm.
+fn demand(demand: &DemandStatus, now: jiff::Timestamp) -> String {
+    let rows: Vec<Vec<String>> = demand
+        .waiting
+        .iter()
+        .map(|(alike, waiting)| {
+            let age = waiting.since.map(|since| now.duration_since(since).as_mins());
+            vec![
+                alike.partition.clone(),
+                alike.gpu_type.clone().unwrap_or_else(|| "any".to_owned()),
+                alike.nodes.to_string(),
+                alike.gpus.to_string(),
+                format!("{}{}", waiting.jobs, if waiting.and_more { "+" } else { "" }),
+                age.map_or_else(|| "-".to_owned(), |minutes| format!("{minutes} min")),
+            ]
+        })
+        .collect();
+    let waiting = if rows.is_empty() {
+        "no Slurm job waits for GPU nodes".to_owned()
+    } else {
+        table(&["PARTITION", "GPU TYPE", "NODES EACH", "GPUS EACH", "JOBS WAITING", "FOR"], &rows)
+    };
+    let others = [
+        demand.aside.values().fold(0, |sum: u32, jobs| sum.saturating_add(*jobs)),
+        demand.young,
+        u32::try_from(demand.never.len()).unwrap_or(u32::MAX),
+        demand.unread,
+    ];
+    let names = ["wait for something else", "are too young to count", "fit no nodes", "were not read"];
+    let others = others.iter().zip(names).filter(|(jobs, _)| **jobs > 0);
+    let others: Vec<String> = others.map(|(jobs, what)| format!("{jobs} {what}")).collect();
+    if others.is_empty() { waiting } else { format!("{waiting}\nOf others, {}", others.join(", ")) }
+}
+
+/// Release, REST version, and what goes through which mouth.
+pub(super) fn reached(reached: &slurm::Reached) -> String {
+    let release = reached.release.as_deref().unwrap_or("of unknown release");
+    let api = reached.api_version.as_deref().map_or_else(String::new, |api| format!(", REST {api}"));
+    let mut by_mouth: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (what, mouth) in &reached.through {
+        by_mouth.entry(mouth).or_default().push(what);
+    }
+    let through = by_mouth.iter().map(|(mouth, what)| format!("; {mouth}: {}", what.join(", ")));
+    format!("Slurm {release}{api}{}", through.collect::<String>())
 }
 
 /// `nodes`: a line each.

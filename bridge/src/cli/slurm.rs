@@ -12,7 +12,7 @@ use gpu_bridge_core::facts::slurm::{
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use serde::Serialize;
 
-use super::show::table;
+use super::show::{reached, table};
 use super::{Output, complain, print};
 use crate::slurm::decode::{Decoded, Kind, NodeSaid, decode};
 use crate::slurm::{self, Detail, Gres, JobRecord, Slurm as _};
@@ -45,8 +45,11 @@ pub(super) enum SlurmCmd {
 #[derive(Debug, Args)]
 pub(super) struct Reach {
     /// The configuration.
-    #[arg(long, default_value = "/etc/gpu-bridge/gpu-bridge.toml", conflicts_with = "url")]
+    #[arg(long, default_value = "/etc/gpu-bridge/gpu-bridge.toml", conflicts_with_all = ["url", "cli"])]
     config: PathBuf,
+    /// Through scontrol and squeue alone, without slurmrestd and without a configuration.
+    #[arg(long, conflicts_with = "url")]
+    cli: bool,
     /// `http://HOST:PORT` or `unix:///PATH` of slurmrestd, instead of a configuration.
     #[arg(long)]
     url: Option<String>,
@@ -61,15 +64,6 @@ pub(super) struct Reach {
     api: Option<String>,
 }
 
-/// What `slurm facts` prints.
-#[derive(Serialize)]
-struct Seen {
-    /// The REST version in use.
-    api_version: &'static str,
-    #[serde(flatten)]
-    facts: Facts,
-}
-
 pub(super) async fn run(command: SlurmCmd, output: Output) -> anyhow::Result<ExitCode> {
     match command {
         SlurmCmd::Facts { reach } => {
@@ -77,9 +71,7 @@ pub(super) async fn run(command: SlurmCmd, output: Output) -> anyhow::Result<Exi
                 Ok(options) => options,
                 Err(problems) => return Ok(complain(&problems)),
             };
-            let text =
-                |seen: &Seen| format!("slurmrestd {}\n\n{}", seen.api_version, facts_text(&seen.facts));
-            tell(output, look(options).await, text)
+            tell(output, look(options).await, facts_text)
         }
         SlurmCmd::Decode { api, kind, file } => {
             let answer = read(&file)?;
@@ -93,6 +85,9 @@ pub(super) async fn run(command: SlurmCmd, output: Output) -> anyhow::Result<Exi
 
 impl Reach {
     fn options(self) -> Result<slurm::Options, Vec<config::Problem>> {
+        if self.cli {
+            return Ok(slurm::Options { mode: slurm::Mode::Cli, ..slurm::Options::default() });
+        }
         let Some(url) = self.url else {
             let config = config::check_with(&self.config, config::Files::Ignored)?;
             return Ok(assemble::slurm_options(&config.slurm));
@@ -107,10 +102,8 @@ impl Reach {
     }
 }
 
-async fn look(options: slurm::Options) -> Result<Seen, slurm::Error> {
-    let client = slurm::connect(options)?;
-    let facts = client.look(&[]).await?;
-    Ok(Seen { api_version: client.api_version().await?, facts })
+async fn look(options: slurm::Options) -> Result<Facts, slurm::Error> {
+    slurm::connect(options)?.look(&[]).await
 }
 
 /// Prints what was read, or the error: as JSON where that is asked for, so that a program need not read our words.
@@ -155,6 +148,7 @@ fn facts_text(facts: &Facts) -> String {
         unread => format!("\n{unread} more pending jobs were not read"),
     };
     [
+        reached(&facts.reached),
         nodes_text(facts.nodes.iter().map(|(name, node)| (name, node, None)))
             + &unreadable_text(facts.unreadable_nodes.iter()),
         partitions_text(facts.partitions.iter()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::problem::{Code, Place};
 use super::reader::{Table, Value, closest};
-use crate::slurm::TokenSource;
+use crate::slurm::{self, TokenSource};
 
 /// `[daemon]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,9 +21,11 @@ pub struct Daemon {
     pub log: String,
 }
 
-/// How slurmrestd is reached.
+/// How Slurm is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlurmEndpoint {
+    /// `mode = "cli"`: through scontrol and squeue, without slurmrestd.
+    Commands,
     /// `http://host:port`, with a token.
     Http(String),
     /// `unix:/path`, where slurmrestd takes the daemon's uid for its word.
@@ -33,7 +35,7 @@ pub enum SlurmEndpoint {
 /// `[slurm]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slurm {
-    /// `url`.
+    /// `mode`, `"rest"` (the default) or `"cli"`; with `"rest"`, `url`.
     pub endpoint: SlurmEndpoint,
     /// `api_version`, such as `v0.0.42`; `None`: ask the server.
     pub api_version: Option<String>,
@@ -46,6 +48,8 @@ pub struct Slurm {
     pub token_alarm_before: Duration,
     /// `scontrol`: the command and its first arguments. Default `["scontrol"]`.
     pub scontrol: Vec<String>,
+    /// `squeue`: the same for squeue. Default `["squeue"]`.
+    pub squeue: Vec<String>,
     /// `timeout` of one request or command, 100 ms to 5 min. Default 30 s (slurmrestd itself gives up on slurmctld
     /// after 20 s).
     pub timeout: Duration,
@@ -98,9 +102,14 @@ pub(super) fn daemon(root: &Table<'_>) -> Option<Daemon> {
 
 pub(super) fn slurm(root: &Table<'_>) -> Option<Slurm> {
     let table = root.need("slurm", "a [slurm] table")?.table()?;
-    let endpoint = table
-        .need("url", "\"http://HOST:PORT\" or \"unix:/PATH\" of slurmrestd")
-        .and_then(|value| endpoint(&value));
+    let modes = [("rest", slurm::Mode::Rest), ("cli", slurm::Mode::Cli)];
+    let mode = or(table.get("mode"), |value| value.choice(&modes), slurm::Mode::default);
+    let endpoint = match mode {
+        Some(slurm::Mode::Cli) => commands(&table),
+        Some(slurm::Mode::Rest) | None => table
+            .need("url", "\"http://HOST:PORT\" or \"unix:/PATH\" of slurmrestd")
+            .and_then(|value| endpoint(&value)),
+    };
     let api_version = or(table.get("api_version"), |value| api_version(value).map(Some), || None);
     let user = or(table.get("user"), owned, || "root".to_owned());
     let token = token(&table, endpoint.as_ref());
@@ -108,6 +117,7 @@ pub(super) fn slurm(root: &Table<'_>) -> Option<Slurm> {
     let token_alarm_before =
         or(table.get("token_alarm_before"), |value| value.span(ahead), || Duration::from_hours(7 * 24));
     let scontrol = or(table.get("scontrol"), command, || vec!["scontrol".to_owned()]);
+    let squeue = or(table.get("squeue"), command, || vec!["squeue".to_owned()]);
     let timeout = or(table.get("timeout"), |value| value.span(REQUEST_TIMEOUTS), || Duration::from_secs(30));
     let place = table.place();
     table.finish();
@@ -118,9 +128,21 @@ pub(super) fn slurm(root: &Table<'_>) -> Option<Slurm> {
         token: token.ok()?,
         token_alarm_before: token_alarm_before?,
         scontrol: scontrol?,
+        squeue: squeue?,
         timeout: timeout?,
         place,
     })
+}
+
+/// `mode = "cli"`: what only slurmrestd needs must not stand there.
+fn commands(table: &Table<'_>) -> Option<SlurmEndpoint> {
+    const REST_ONLY: [&str; 6] =
+        ["url", "api_version", "user", "token_file", "token_command", "jwt_key_file"];
+    let given: Vec<&str> = REST_ONLY.into_iter().filter(|key| table.get(key).is_some()).collect();
+    let Some(first) = given.first() else { return Some(SlurmEndpoint::Commands) };
+    let advice = "remove it, or set mode = \"rest\"";
+    table.problem(Code::Contradiction, first, &given.join(", "), "nothing, since mode is \"cli\"", advice);
+    None
 }
 
 /// At most one of the three that make a token, and one of them where slurmrestd asks for it. An error has told a problem.

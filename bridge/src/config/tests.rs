@@ -42,6 +42,24 @@ fn the_example_says_what_it_should() {
 }
 
 #[test]
+fn a_site_without_slurmrestd_needs_neither_url_nor_token() {
+    let lines = |text: &str| {
+        let rest_only = |line: &&str| {
+            !["url =", "user = \"slurm\"", "token_file"].iter().any(|key| line.starts_with(key))
+        };
+        text.lines()
+            .filter(rest_only)
+            .collect::<Vec<_>>()
+            .join("\n")
+            .replace("mode = \"rest\"", "mode = \"cli\"")
+    };
+    let config =
+        check_text(Path::new("gpu-bridge.toml"), &lines(EXAMPLE), Files::Ignored).expect("it is good");
+    assert_eq!((config.slurm.endpoint, config.slurm.token), (SlurmEndpoint::Commands, None));
+    assert_eq!(config.slurm.squeue, ["squeue"]);
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn each_mistake_is_named_with_its_place() {
     // (what stands in the example, what a person wrote instead, field, code, a part of the line)
@@ -73,6 +91,9 @@ fn each_mistake_is_named_with_its_place() {
             "expected 0s to 365d",
         ),
         ("# api_version = \"v0.0.42\"", "api_version = \"42\"", "slurm.api_version", Code::Value, "v0.0.42"),
+        ("mode = \"rest\"", "mode = \"cmd\"", "slurm.mode", Code::Value, "\"rest\" or \"cli\""),
+        ("mode = \"rest\"", "mode = \"cli\"", "slurm.url", Code::Contradiction, "url, user, token_file"),
+        ("[\"squeue\"]", "[]", "slurm.squeue", Code::Value, "a command"),
         ("[\"scontrol\"]", "\"scontrol\"", "slurm.scontrol", Code::Value, "expected a list"),
         ("[\"scontrol\"]", "[]", "slurm.scontrol", Code::Value, "a command"),
         ("kubeconfig = ", "# kubeconfig = ", "kubernetes.kubeconfig", Code::MissingKey, "add kubeconfig"),

@@ -7,14 +7,18 @@ use async_trait::async_trait;
 use gpu_bridge_core::arbiter::Census;
 use gpu_bridge_core::book::{Book, Management};
 use gpu_bridge_core::calendar::{Calendar, Overlap, Window};
+use gpu_bridge_core::demand::Demand;
 use gpu_bridge_core::facts::Facts;
-use gpu_bridge_core::facts::slurm::{self, Free, Index, JobState};
+use gpu_bridge_core::facts::slurm::{self, Free, Index};
 use gpu_bridge_core::ids::{PolicyName, PoolName, Ticket};
 use gpu_bridge_core::model::{Domain, Node, Site};
 use gpu_bridge_core::planner::{Priority, Want};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::policy::{Health, Outcome, Policy, abi};
+
+/// Slurm jobs that are younger may yet start by themselves, and are no demand.
+pub(super) const DEMAND_AGE: SignedDuration = SignedDuration::from_secs(30);
 
 /// Something that decides on a snapshot. In the daemon a WASM policy; in tests whatever they need.
 #[async_trait]
@@ -286,19 +290,19 @@ fn healthy(facts: &Facts, node: &Node, owner: Domain) -> bool {
 
 fn queues(situation: Situation<'_>, index: &impl Fn(&PoolName) -> Option<u32>) -> Vec<abi::Queue> {
     use std::collections::BTreeMap;
-    let mut groups: BTreeMap<(u32, u32, u32), (u32, u64)> = BTreeMap::new();
+    /// Pool, GPU type, GPUs in all, nodes at once.
+    type Alike = (u32, Option<String>, u32, u32);
+    // How many, and for how long.
+    let mut groups: BTreeMap<Alike, (u32, u64)> = BTreeMap::new();
+    let age = |since: Timestamp| u64::try_from(since.duration_until(situation.now).as_secs()).unwrap_or(0);
     if let Some(slurm) = situation.facts.slurm.value() {
+        let demand = Demand::of(slurm, situation.now, DEMAND_AGE);
         for pool in situation.site.pools.values() {
             let gpu_bridge_core::model::PoolKind::Partition { partition } = &pool.kind else { continue };
             let Some(pool) = index(&pool.name) else { continue };
-            let waits = slurm.jobs.values().filter(|job| {
-                job.state == JobState::Pending
-                    && job.gpus_per_node > 0
-                    && job.partition.split(',').any(|name| name == partition)
-            });
-            for job in waits {
-                let gpus = job.gpus_per_node.saturating_mul(job.node_count);
-                groups.entry((pool, gpus, job.node_count)).or_default().0 += 1;
+            for (alike, waiting) in demand.waiting.iter().filter(|(alike, _)| alike.partition == *partition) {
+                let key = (pool, alike.gpu_type.clone(), alike.gpus, alike.nodes);
+                groups.insert(key, (waiting.jobs, waiting.since.map_or(0, age)));
             }
         }
     }
@@ -311,21 +315,20 @@ fn queues(situation: Situation<'_>, index: &impl Fn(&PoolName) -> Option<u32>) -
                 }
             });
             let Some(pool) = pool.and_then(|pool| index(&pool.name)) else { continue };
-            let age = u64::try_from(pod.since.duration_until(situation.now).as_secs()).unwrap_or(0);
-            let group = groups.entry((pool, pod.gpus, 1)).or_default();
+            let group = groups.entry((pool, None, pod.gpus, 1)).or_default();
             group.0 += 1;
-            group.1 = group.1.max(age);
+            group.1 = group.1.max(age(pod.since));
         }
     }
     groups
         .into_iter()
-        .map(|((pool, gpus, gang), (count, age))| abi::Queue {
+        .map(|((pool, gpu_type, gpus, gang), (count, age))| abi::Queue {
             pool,
             count,
             gpus,
             gang,
             age,
-            attrs: Vec::new(),
+            attrs: gpu_type.map(|gpu_type| ("gpu_type".to_owned(), gpu_type)).into_iter().collect(),
         })
         .collect()
 }

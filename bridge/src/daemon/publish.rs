@@ -3,17 +3,20 @@
 use gpu_bridge_core::arbiter::Census;
 use gpu_bridge_core::book::Management;
 use gpu_bridge_core::calendar::Window;
+use gpu_bridge_core::demand::Demand;
 use gpu_bridge_core::facts::Seen;
-use gpu_bridge_core::facts::slurm::Index;
+use gpu_bridge_core::facts::slurm::{Index, Slurm};
 use gpu_bridge_core::ids::NodeName;
 use gpu_bridge_core::model::{Domain, NodeWordRule};
 use gpu_bridge_core::step;
 use gpu_bridge_core::view::View;
 use jiff::Timestamp;
 
-use super::decider::{Mode, Seat};
+use super::decider::{DEMAND_AGE, Mode, Seat};
 use super::engine::Engine;
-use super::published::{DomainStatus, NodeStatus, PolicyStatus, PoolStatus, Published, WindowStatus};
+use super::published::{
+    DemandStatus, DomainStatus, NodeStatus, PolicyStatus, PoolStatus, Published, WindowStatus,
+};
 use crate::ledger::Disk;
 
 impl<D: Disk> Engine<D> {
@@ -29,7 +32,10 @@ impl<D: Disk> Engine<D> {
             at: now,
             epoch: self.epoch,
             domains: vec![
-                domain(Domain::Slurm, &self.facts.slurm),
+                DomainStatus {
+                    reached: self.facts.slurm.value().map(|slurm| slurm.reached.clone()),
+                    ..domain(Domain::Slurm, &self.facts.slurm)
+                },
                 domain(Domain::Kubernetes, &self.facts.kubernetes),
             ],
             nodes: names.iter().filter_map(|name| self.with_view(name, &index, node)).collect(),
@@ -52,6 +58,7 @@ impl<D: Disk> Engine<D> {
                 })
                 .collect(),
             windows: self.parts.calendar.windows().map(|one| window(one, now)).collect(),
+            demand: self.facts.slurm.value().map(|slurm| demand(slurm, now)),
             policies: self.parts.seats.iter().map(policy).collect(),
             alarms: self
                 .ledger_alarm()
@@ -75,10 +82,17 @@ impl<D: Disk> Engine<D> {
     }
 }
 
+fn demand(slurm: &Slurm, now: Timestamp) -> DemandStatus {
+    let Demand { waiting, aside, young, never, unread } = Demand::of(slurm, now, DEMAND_AGE);
+    DemandStatus { waiting: waiting.into_iter().collect(), aside, young, never, unread }
+}
+
 fn domain<T>(domain: Domain, seen: &Seen<T>) -> DomainStatus {
     match seen {
-        Seen::At { at, .. } => DomainStatus { domain, seen_at: Some(*at), unknown: None },
-        Seen::Unknown { why } => DomainStatus { domain, seen_at: None, unknown: Some(why.clone()) },
+        Seen::At { at, .. } => DomainStatus { domain, seen_at: Some(*at), unknown: None, reached: None },
+        Seen::Unknown { why } => {
+            DomainStatus { domain, seen_at: None, unknown: Some(why.clone()), reached: None }
+        }
     }
 }
 

@@ -1,9 +1,13 @@
 //! What the daemon shows of itself: one value, made after every tick, that the API serves. Serializable as it stands;
 //! its JSON is part of the versioned interface.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_bridge_core::demand::{Alike, Waiting, WaitsFor};
+use gpu_bridge_core::facts::slurm::Reached;
 use gpu_bridge_core::gate::Gate;
 use gpu_bridge_core::handover::Handover;
-use gpu_bridge_core::ids::{Epoch, HandoverId, NodeName, PoolName};
+use gpu_bridge_core::ids::{Epoch, HandoverId, JobId, NodeName, PoolName};
 use gpu_bridge_core::model::Domain;
 use gpu_bridge_core::planner::Plan;
 use jiff::Timestamp;
@@ -26,6 +30,9 @@ pub struct Published {
     pub pools: Vec<PoolStatus>,
     /// Each window.
     pub windows: Vec<WindowStatus>,
+    /// What waits for GPUs in Slurm; absent while Slurm is not seen.
+    #[serde(default)]
+    pub demand: Option<DemandStatus>,
     /// Each policy.
     pub policies: Vec<PolicyStatus>,
     /// Conditions that a person should know of.
@@ -47,6 +54,9 @@ pub struct DomainStatus {
     pub seen_at: Option<Timestamp>,
     /// Why it was not seen.
     pub unknown: Option<String>,
+    /// How Slurm was reached; absent where it was not, and for Kubernetes.
+    #[serde(default)]
+    pub reached: Option<Reached>,
 }
 
 /// A node.
@@ -110,6 +120,21 @@ pub struct WindowStatus {
     pub owner: String,
     /// Its ticket.
     pub ticket: Option<String>,
+}
+
+/// What waits for GPUs in Slurm.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DemandStatus {
+    /// Jobs that more nodes would let start, by partition, GPU type and size.
+    pub waiting: Vec<(Alike, Waiting)>,
+    /// Jobs that wait for something else, by what.
+    pub aside: BTreeMap<WaitsFor, u32>,
+    /// Jobs that are too young to count.
+    pub young: u32,
+    /// Jobs that no nodes of their partitions could run, the first hundred.
+    pub never: BTreeSet<JobId>,
+    /// Pending jobs of which nothing is known, as they are beyond what one look reads.
+    pub unread: u32,
 }
 
 /// A policy.

@@ -24,7 +24,7 @@ pub(super) struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     /// Answered with 200, at once.
-    pub(super) fn new(what: &'a str, user: &'a str) -> Self {
+    pub(super) const fn new(what: &'a str, user: &'a str) -> Self {
         Self { what, user, status: 200, took: Duration::ZERO }
     }
 

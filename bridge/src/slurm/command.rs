@@ -7,8 +7,26 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-/// The most that is read of each of its two outputs, in bytes.
-const OUTPUT_MAX: u64 = 64 * 1024;
+/// The most that is read of its standard error, and of the output of a command that only does something, in bytes.
+pub(super) const WORDS_MAX: usize = 64 * 1024;
+/// What would change the output of Slurm's commands, taken out of their environment.
+const UNSET: [&str; 12] = [
+    "SLURM_CLUSTERS",
+    "SQUEUE_ALL",
+    "SQUEUE_ARRAY",
+    "SQUEUE_ARRAY_UNIQUE",
+    "SQUEUE_FORMAT",
+    "SQUEUE_FORMAT2",
+    "SQUEUE_LOCAL",
+    "SQUEUE_NAMES",
+    "SQUEUE_PARTITION",
+    "SQUEUE_SORT",
+    "SQUEUE_STATES",
+    "SQUEUE_USERS",
+];
+/// Fixed in their environment: locale, zone, times as seconds since 1970, and the longest list of array tasks.
+const SET: [(&str, &str); 4] =
+    [("LC_ALL", "C.UTF-8"), ("TZ", "UTC"), ("SLURM_TIME_FORMAT", "%s"), ("SLURM_BITSTR_LEN", "4096")];
 
 /// Why a command gave no output.
 #[derive(Debug, thiserror::Error)]
@@ -51,19 +69,27 @@ fn said_or_status(said: &str, status: Option<i32>) -> String {
     }
 }
 
-/// Runs `argv` with `arguments` appended; gives its standard output where it ends with status 0 within `deadline`.
-pub(super) async fn run(argv: &[String], arguments: &[String], deadline: Duration) -> Result<Vec<u8>, Error> {
+/// Runs `argv` with `arguments` appended; gives its standard output where it ends with status 0 within `deadline` and
+/// writes no more than `output_max` bytes.
+pub(super) async fn run(
+    argv: &[String],
+    arguments: &[String],
+    deadline: Duration,
+    output_max: usize,
+) -> Result<Vec<u8>, Error> {
     let words: Vec<&str> = argv.iter().chain(arguments).map(String::as_str).collect();
     let command = words.join(" ");
     let start = |source| Error::Start { command: command.clone(), source };
     let [program, rest @ ..] = words.as_slice() else {
         return Err(start(std::io::Error::other("the command line is empty")));
     };
-    let mut child = Command::new(program)
+    let mut made = Command::new(program);
+    for name in UNSET {
+        made.env_remove(name);
+    }
+    let mut child = made
         .args(rest)
-        .env("LC_ALL", "C.UTF-8")
-        .env("TZ", "UTC")
-        .env("SLURM_TIME_FORMAT", "standard")
+        .envs(SET)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -75,7 +101,9 @@ pub(super) async fn run(argv: &[String], arguments: &[String], deadline: Duratio
     let group = Group(child.id());
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let ended = tokio::time::timeout(deadline, async {
-        tokio::try_join!(bounded(stdout), bounded(stderr), async { child.wait().await })
+        tokio::try_join!(bounded(stdout, output_max), bounded(stderr, WORDS_MAX), async {
+            child.wait().await
+        })
     })
     .await;
     let broken = |why: String| Error::Broken { command: command.clone(), why };
@@ -92,14 +120,14 @@ pub(super) async fn run(argv: &[String], arguments: &[String], deadline: Duratio
     Err(Error::Failed { command, status: status.code(), said })
 }
 
-/// Reads at most [`OUTPUT_MAX`]; more is an error, so that nothing waits for us to read on.
-async fn bounded(output: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
+/// Reads at most `max` bytes; more is an error, so that nothing waits for us to read on.
+async fn bounded(output: Option<impl AsyncRead + Unpin>, max: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(output) = output {
-        output.take(OUTPUT_MAX + 1).read_to_end(&mut bytes).await?;
+        output.take(max as u64 + 1).read_to_end(&mut bytes).await?;
     }
-    if bytes.len() as u64 > OUTPUT_MAX {
-        return Err(std::io::Error::other(format!("it wrote more than {OUTPUT_MAX} bytes")));
+    if bytes.len() > max {
+        return Err(std::io::Error::other(format!("it wrote more than {max} bytes")));
     }
     Ok(bytes)
 }
@@ -129,7 +157,7 @@ mod tests {
 
     async fn sh(script: &str, deadline_ms: u64) -> Result<Vec<u8>, Error> {
         let argv = ["sh", "-c", script].map(str::to_owned);
-        run(&argv, &[], Duration::from_millis(deadline_ms)).await
+        run(&argv, &[], Duration::from_millis(deadline_ms), WORDS_MAX).await
     }
 
     #[tokio::test]
@@ -137,6 +165,12 @@ mod tests {
         assert_eq!(sh("echo yes", 5000).await.unwrap(), b"yes\n");
         let error = sh("yes", 5000).await.unwrap_err();
         assert!(error.to_string().contains("more than 65536 bytes"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn locale_zone_and_forms_are_fixed() {
+        let shown = sh("echo $LC_ALL $TZ $SLURM_TIME_FORMAT $SLURM_BITSTR_LEN ${SQUEUE_FORMAT-unset}", 5000);
+        assert_eq!(shown.await.unwrap(), b"C.UTF-8 UTC %s 4096 unset\n");
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gpu_bridge_core::facts::slurm::{Partition, Reservation};
+use gpu_bridge_core::facts::slurm::{Node, Partition, Reservation};
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use super::version::{Version, known};
 
 /// What the answer is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// `nodes/`
     Nodes,
     /// `node/NAME` (stale in every release: the daemon never asks it)
@@ -92,6 +92,24 @@ pub(crate) fn decode(name: &str, api: &str, kind: Kind, answer: &[u8]) -> Result
         Kind::Partitions => Decoded::Partitions(shape::partitions(family, &asked, body)?),
         Kind::Ping => Decoded::Pings(shape::pings(&asked, body)?),
     })
+}
+
+/// Reads an answer as a look does, its nodes or jobs into facts, and tells how many there are: for measuring.
+pub fn facts_in(api: &str, kind: Kind, answer: &[u8]) -> Result<usize, Error> {
+    let unknown = || Error::Options(format!("api version {api:?} is none of {}", known()));
+    let family = Version::named(api).ok_or_else(unknown)?.family;
+    let asked = Asked::new("the answer", "unknown");
+    match kind {
+        Kind::Nodes | Kind::Node => {
+            let nodes: BTreeMap<SlurmNodeName, Result<Node, String>> = shape::nodes(family, &asked, answer)?;
+            Ok(nodes.values().filter(|node| node.is_ok()).count())
+        }
+        Kind::Jobs | Kind::Job => Ok(shape::jobs(family, &asked, answer)?.len()),
+        Kind::JobStates => Ok(shape::job_marks(&asked, answer)?.len()),
+        Kind::Reservations => Ok(shape::reservations(&asked, answer)?.len()),
+        Kind::Partitions => Ok(shape::partitions(family, &asked, answer)?.len()),
+        Kind::Ping => Ok(shape::pings(&asked, answer)?.len()),
+    }
 }
 
 /// Status and body. A second answer behind the first one (25.11 and later send those after errors) is left out where the

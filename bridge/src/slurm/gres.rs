@@ -17,6 +17,20 @@ pub(super) fn gpus(text: &str) -> Option<u32> {
     }
 }
 
+/// GPUs that a job asks for, by `--gres` and `--gpus…` as each release writes them: `gres:gpu:a100:2`, `gres/gpu:2`,
+/// `gres/gpu=2`. `None` where it cannot be read.
+pub(super) fn asked_gpus(text: &str) -> Option<u32> {
+    if text.contains('=') { tres_gpus(text) } else { gpus(text) }
+}
+
+/// The type of GPU that a job asks for by name; `None` where it names none, or several.
+pub(super) fn gpu_type(text: &str) -> Option<String> {
+    let mut types = parts(text)?.filter(|part| part.kind == "gpu").map(|part| part.model);
+    let first = types.next()??;
+    let first = first.split('=').next().unwrap_or(first);
+    types.next().is_none().then(|| first.to_owned())
+}
+
 /// GPUs in use, from a node's `gres_used` such as `gpu:h100:1(IDX:0),gpu:l4:0(IDX:N/A)`, on a node with `configured`
 /// GPUs. At least one where shares of them are. `None` where it cannot be read, or says nothing of GPUs on a node that has
 /// some.
@@ -282,6 +296,30 @@ mod tests {
             ("gpu:99999999999", None),
         ] {
             assert_eq!(gpus(text), count, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_job_asks_for_is_read_in_every_release_s_form() {
+        for (text, count, model) in [
+            ("gres:gpu:4", Some(4), None),
+            ("gres/gpu:4", Some(4), None),
+            ("gres/gpu=1", Some(1), None),
+            ("gres/gpu:a100=2", Some(2), Some("a100")),
+            ("gres:gpu:a100:2", Some(2), Some("a100")),
+            ("gres/gpu:a100", Some(1), Some("a100")),
+            ("gres/gpu:a100:1,gres/gpu:h100:1", Some(2), None),
+            ("gres/shard:2", Some(0), None),
+            ("N/A", Some(0), None),
+            // Slurm takes what a user writes there; it can be a type.
+            ("gres/gpu:1|x", Some(1), Some("1|x")),
+            ("gres/gpu:", None, None),
+            ("", Some(0), None),
+        ] {
+            assert_eq!(asked_gpus(text), count, "{text:?}");
+            if count.is_some() {
+                assert_eq!(gpu_type(text).as_deref(), model, "{text:?}");
+            }
         }
     }
 

@@ -143,6 +143,10 @@ mod tests {
             end_by: None,
             requeue: false,
             pending_reason: None,
+            submitted: None,
+            gpu_type: None,
+            tasks: Some(1),
+            het_leader: None,
         }
     }
 

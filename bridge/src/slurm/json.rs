@@ -25,6 +25,12 @@ impl Text<'_> {
     }
 }
 
+impl<'a> From<&'a str> for Text<'a> {
+    fn from(text: &'a str) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+}
+
 impl Deref for Text<'_> {
     type Target = str;
 

@@ -4,8 +4,10 @@
 mod answer;
 #[cfg(test)]
 mod captures;
+mod client;
 mod command;
-pub(crate) mod decode;
+mod commands;
+pub mod decode;
 mod error;
 #[cfg(test)]
 mod fuzz;
@@ -15,10 +17,11 @@ mod http;
 mod jobs;
 mod json;
 pub mod plan;
-pub mod rest;
+mod rest;
 mod rights;
 pub mod scontrol;
 mod shape;
+mod source;
 mod tasks;
 mod token;
 mod version;
@@ -29,9 +32,9 @@ use async_trait::async_trait;
 use gpu_bridge_core::facts::slurm::{Action, Slurm as SlurmFacts};
 use gpu_bridge_core::ids::JobId;
 
+pub use self::client::{Client, connect};
 pub use self::error::Error;
 pub(crate) use self::gres::{Detail, Gres};
-pub use self::rest::{Client, connect};
 pub(crate) use self::shape::JobRecord;
 pub use self::token::TokenSource;
 
@@ -47,9 +50,21 @@ pub trait Slurm: Send + Sync {
     async fn act(&self, action: &Action) -> Result<(), Error>;
 }
 
+/// What looks come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// slurmrestd, and the commands for what its version cannot do.
+    #[default]
+    Rest,
+    /// `scontrol` and `squeue` alone; slurmrestd is not needed.
+    Cli,
+}
+
 /// How to reach a real cluster.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// What looks come from. With [`Mode::Cli`] `url`, `user`, `token` and `api_version` are not used.
+    pub mode: Mode,
     /// `http://HOST:PORT`, or `unix:///PATH` for a slurmrestd with rest_auth/local.
     pub url: String,
     /// The user that the token is for: root, SlurmUser, or one with AdminLevel=Administrator.
@@ -60,20 +75,24 @@ pub struct Options {
     pub api_version: Option<String>,
     /// The command line that scontrol's arguments are appended to; never passed to a shell.
     pub scontrol: Vec<String>,
-    /// Deadline of each request and each run of scontrol. slurmrestd itself waits 20 s for a slurmctld that is away.
+    /// The same for squeue. Both commands must get our environment: `SLURM_TIME_FORMAT` above all.
+    pub squeue: Vec<String>,
+    /// Deadline of each request and each run of a command. slurmrestd itself waits 20 s for a slurmctld that is away.
     pub timeout: Duration,
-    /// The largest answer that is read, in bytes.
+    /// The largest answer, or output of a command, that is read, in bytes.
     pub max_response_bytes: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
+            mode: Mode::Rest,
             url: "http://127.0.0.1:6820".to_owned(),
             user: "slurm".to_owned(),
             token: None,
             api_version: None,
             scontrol: vec!["scontrol".to_owned()],
+            squeue: vec!["squeue".to_owned()],
             timeout: Duration::from_secs(30),
             max_response_bytes: 64 * 1024 * 1024,
         }

@@ -51,6 +51,8 @@ impl Level {
 pub(super) struct Config {
     /// The number that the next job gets; `None` where it is not there or none is free.
     pub(super) next_job_id: Option<JobId>,
+    /// Slurm's release, such as `24.11.5`.
+    pub(super) release: Option<String>,
     /// PrivateData; `None` where it is not there.
     private: Option<BTreeSet<String>>,
     /// SlurmUser with its id.
@@ -73,6 +75,7 @@ impl Config {
         let storage = value("AccountingStorageType").unwrap_or_default();
         Self {
             next_job_id: value("NEXT_JOB_ID").and_then(|id| id.parse().ok()).filter(|id| *id != 0).map(JobId),
+            release: value("SLURM_VERSION").filter(|release| !release.is_empty()).map(str::to_owned),
             private: value("PrivateData").map(words),
             slurm_user: value("SlurmUser").and_then(person),
             database: storage.ends_with("/slurmdbd"),

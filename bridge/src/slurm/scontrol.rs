@@ -1,5 +1,5 @@
-//! Runs scontrol, for what no REST version writes or shows. Decides nothing; arguments are a list and never pass a shell.
-//! What it did is never read from its output: that is read back over REST.
+//! Runs scontrol and squeue, for what slurmrestd does not write or show, or where there is none. Decides nothing; arguments
+//! are a list and never pass a shell. What a write did is never read from its output: that is looked at.
 
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ pub enum Failure {
     Busy,
     /// There is no such node.
     NoNode,
+    /// There is no such job.
+    NoJob,
     /// The time is not accepted (in the past).
     BadTime,
     /// Anything else.
@@ -53,6 +55,7 @@ impl Error {
                 | Failure::Exists
                 | Failure::Busy
                 | Failure::NoNode
+                | Failure::NoJob
                 | Failure::BadTime => Certainty::NotDone,
                 Failure::ControllerAway | Failure::Other => Certainty::MayBeDone,
             },
@@ -70,7 +73,7 @@ impl Error {
 
 /// Reads what scontrol wrote to standard error. The texts are `slurm_strerror`'s, the same since 22.05.
 pub fn classify(stderr: &str) -> Failure {
-    const WORDS: [(&str, Failure); 11] = [
+    const WORDS: [(&str, Failure); 12] = [
         ("Unable to contact slurm controller", Failure::ControllerAway),
         ("Connection refused", Failure::ControllerAway),
         ("Invalid user id", Failure::Forbidden),
@@ -81,28 +84,34 @@ pub fn classify(stderr: &str) -> Failure {
         ("Requested nodes are busy", Failure::Busy),
         ("Requested reservation is in use", Failure::Busy),
         ("Invalid node name specified", Failure::NoNode),
+        ("Invalid job id specified", Failure::NoJob),
         ("Invalid time specified", Failure::BadTime),
     ];
     WORDS.iter().find(|(words, _)| stderr.contains(words)).map_or(Failure::Other, |(_, kind)| *kind)
 }
 
-/// How to run scontrol on this site.
+/// How to run one of the commands on this site.
 #[derive(Debug, Clone)]
-pub struct Scontrol {
+pub struct Command {
     argv: Vec<String>,
     deadline: Duration,
+    output_max: usize,
 }
 
-impl Scontrol {
-    /// `argv` is the command line that arguments are appended to; `deadline` holds for each run.
-    pub fn new(argv: Vec<String>, deadline: Duration) -> Self {
-        Self { argv, deadline }
+impl Command {
+    /// `argv` is the command line that arguments are appended to; `deadline` and the largest output, in bytes, hold for each
+    /// run.
+    pub fn new(argv: Vec<String>, deadline: Duration, output_max: usize) -> Self {
+        Self { argv, deadline, output_max }
     }
 
     /// Runs it once; `Ok` means exit status 0, and is what it wrote to standard output.
-    pub async fn run(&self, arguments: &[String]) -> Result<String, Error> {
-        let output = command::run(&self.argv, arguments, self.deadline).await?;
-        Ok(String::from_utf8_lossy(&output).into_owned())
+    pub async fn run<S: AsRef<str>>(&self, arguments: &[S]) -> Result<String, Error> {
+        let arguments: Vec<String> = arguments.iter().map(|word| word.as_ref().to_owned()).collect();
+        let output = command::run(&self.argv, &arguments, self.deadline, self.output_max).await?;
+        // A text that is not UTF-8 is nobody's mark, and may be looked at all the same.
+        Ok(String::from_utf8(output)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 }
 
@@ -123,31 +132,33 @@ mod tests {
                 Failure::ControllerAway,
             ),
             ("scontrol: error: Error parsing flags -OVERLAP.  No reservation update.", Failure::Other),
+            ("slurm_load_jobs error: Invalid job id specified", Failure::NoJob),
             ("", Failure::Other),
         ] {
             assert_eq!(classify(said), kind, "{said:?}");
         }
     }
 
-    fn sh(script: &str, deadline_ms: u64) -> Scontrol {
-        Scontrol::new(
+    fn sh(script: &str, deadline_ms: u64) -> Command {
+        Command::new(
             vec!["sh".into(), "-c".into(), script.into(), "scontrol".into()],
             Duration::from_millis(deadline_ms),
+            1000,
         )
     }
 
     #[tokio::test]
     async fn arguments_stay_whole_and_errors_are_typed() {
         let ok = sh(r#"test "$1" = "a b;\$(c)" && test "$TZ" = UTC"#, 5000);
-        assert!(ok.run(&["a b;$(c)".to_owned()]).await.is_ok());
+        assert!(ok.run(&["a b;$(c)"]).await.is_ok());
 
         let failed = sh("echo 'slurm_update error: Requested nodes are busy' >&2; exit 1", 5000);
-        let error = failed.run(&[]).await.unwrap_err();
+        let error = failed.run::<&str>(&[]).await.unwrap_err();
         assert_eq!(error.failure(), Some(Failure::Busy));
         assert_eq!(error.certainty(), Certainty::NotDone);
 
-        let nowhere = Scontrol::new(vec!["/nowhere/scontrol".into()], Duration::from_secs(5));
-        let error = nowhere.run(&[]).await.unwrap_err();
+        let nowhere = Command::new(vec!["/nowhere/scontrol".into()], Duration::from_secs(5), 1000);
+        let error = nowhere.run::<&str>(&[]).await.unwrap_err();
         assert_eq!(error.certainty(), Certainty::NotDone);
     }
 }

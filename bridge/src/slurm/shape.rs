@@ -1,10 +1,11 @@
-//! The resources of slurmrestd, as far as we read them, and their translation into facts. What is missing or odd never
+//! The resources of slurmrestd and the texts of Slurm's commands, as far as we read them, and their translation into facts. What is missing or odd never
 //! becomes a fact: a node whose state and flags cannot be read is none, but is named with the cause; a job or a reservation
 //! whose nodes cannot be read spoils the whole look, because it could be on any node.
 
 mod job;
 mod node;
 mod rest;
+mod shown;
 
 pub(crate) use self::job::JobRecord;
 pub(super) use self::job::{JobMark, job, job_marks, jobs};
@@ -12,6 +13,7 @@ pub(crate) use self::node::NodeRecord;
 pub(super) use self::node::nodes;
 pub(crate) use self::rest::Ping;
 pub(super) use self::rest::{partitions, pings, reservations};
+pub(super) use self::shown::{shown_jobs, shown_nodes, shown_partitions, shown_reservations, squeue_format};
 
 use super::answer::Asked;
 use super::error::Error;

@@ -151,7 +151,7 @@ impl Tokens {
                 self.held(&text, Made::Read(stamp))
             }
             TokenSource::Command(argv) => {
-                let output = command::run(argv, &[], self.deadline).await;
+                let output = command::run(argv, &[], self.deadline, command::WORDS_MAX).await;
                 let output = output.map_err(|error| self.error(error.to_string()))?;
                 let text = String::from_utf8(output).map_err(|_| self.error("it did not print a JWT"))?;
                 self.held(&text, Made::At(now))

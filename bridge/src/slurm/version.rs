@@ -12,13 +12,26 @@ pub(super) enum Family {
     Lists,
 }
 
-/// What slurmctld is told through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What Slurm is asked or told through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mouth {
     /// slurmrestd.
     Rest,
     /// `scontrol`.
     Scontrol,
+    /// `squeue`.
+    Squeue,
+}
+
+impl Mouth {
+    /// For people.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Rest => "slurmrestd",
+            Self::Scontrol => "scontrol",
+            Self::Squeue => "squeue",
+        }
+    }
 }
 
 /// How all jobs are listed.
@@ -26,8 +39,8 @@ pub(super) enum Mouth {
 pub(super) enum Jobs {
     /// `jobs/state` for all, `job/ID` for those that matter.
     States,
-    /// `jobs/`, whole: there is nothing else.
-    Whole,
+    /// squeue, a line each: these versions have nothing but `jobs/`, whole, which is 80 MB for 10,000 jobs.
+    Squeue,
 }
 
 /// A REST version.
@@ -54,10 +67,10 @@ pub(super) const VERSIONS: [Version; 9] = [
     version("v0.0.43", "25.05, 25.11, 26.05", Family::Lists, Writes::BOTH, Jobs::States),
     version("v0.0.42", "24.11, 25.05, 25.11, 26.05", Family::Lists, Writes::NODES, Jobs::States),
     version("v0.0.41", "24.05, 24.11, 25.05, 25.11", Family::Lists, Writes::NODES, Jobs::States),
-    version("v0.0.40", "23.11, 24.05, 24.11, 25.05", Family::Lists, Writes::NODES, Jobs::Whole),
-    version("v0.0.39", "23.02, 23.11", Family::Mixed, Writes::NODES, Jobs::Whole),
-    version("v0.0.38", "22.05, 23.02, 23.11", Family::Words, Writes::NONE, Jobs::Whole),
-    version("v0.0.37", "22.05, 23.02", Family::Words, Writes::NONE, Jobs::Whole),
+    version("v0.0.40", "23.11, 24.05, 24.11, 25.05", Family::Lists, Writes::NODES, Jobs::Squeue),
+    version("v0.0.39", "23.02, 23.11", Family::Mixed, Writes::NODES, Jobs::Squeue),
+    version("v0.0.38", "22.05, 23.02, 23.11", Family::Words, Writes::NONE, Jobs::Squeue),
+    version("v0.0.37", "22.05, 23.02", Family::Words, Writes::NONE, Jobs::Squeue),
 ];
 
 /// What REST writes.
@@ -99,26 +112,43 @@ pub(super) fn known() -> String {
     VERSIONS.map(|version| version.name).join(", ")
 }
 
+/// What goes through which mouth; `None` is `mode = "cli"`, without slurmrestd.
+pub(super) fn through(version: Option<Version>) -> [(&'static str, Mouth); 5] {
+    let (looks, jobs, drains, reservations) = match version {
+        None => (Mouth::Scontrol, Mouth::Squeue, Mouth::Scontrol, Mouth::Scontrol),
+        Some(version) => {
+            let jobs = match version.jobs {
+                Jobs::States => Mouth::Rest,
+                Jobs::Squeue => Mouth::Squeue,
+            };
+            (Mouth::Rest, jobs, version.node, version.reservation)
+        }
+    };
+    [
+        ("nodes, partitions, reservations", looks),
+        ("jobs", jobs),
+        ("drains", drains),
+        ("writes of reservations", reservations),
+        ("release, job id counter", Mouth::Scontrol),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// The table of `docs/slurm-versions.md`.
     fn table() -> String {
-        let row = |version: Version| {
-            let mouth = |mouth| match mouth {
-                Mouth::Rest => "REST",
-                Mouth::Scontrol => "scontrol",
-            };
-            let (node, reservation) = (mouth(version.node), mouth(version.reservation));
-            let jobs = match version.jobs {
-                Jobs::States => "REST: jobs/state, job/ID",
-                Jobs::Whole => "REST: jobs, whole",
-            };
-            format!("| {} | {} | {node} | {reservation} | {jobs} |\n", version.name, version.served_by)
+        let heads = through(None).map(|(what, _)| what).join(" | ");
+        let row = |spoken: &str, of: &str, version| {
+            let mouths = through(version).map(|(_, mouth)| mouth.name()).join(" | ");
+            format!("| {spoken} | {of} | {mouths} |\n")
         };
-        let head = "| REST version | served by Slurm | drain, undrain | reservations | jobs |\n|---|---|---|---|---|\n";
-        head.to_owned() + &VERSIONS.map(row).concat()
+        let versions = VERSIONS.map(|version| row(version.name, version.served_by, Some(version))).concat();
+        let cli = row("none, `mode = \"cli\"`", "22.05 to 26.05", None);
+        format!(
+            "| REST version | served by Slurm | {heads} |\n|---|---|---|---|---|---|---|\n{versions}{cli}"
+        )
     }
 
     #[test]

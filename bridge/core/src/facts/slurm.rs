@@ -35,6 +35,20 @@ pub struct Slurm {
     /// Pending jobs that are not in `jobs`, because their number is beyond what one look reads.
     #[serde(default)]
     pub pending_unread: u32,
+    /// How Slurm was reached.
+    #[serde(default)]
+    pub reached: Reached,
+}
+
+/// How Slurm was reached in a look, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Reached {
+    /// Slurm's release by its own word, such as `24.11.5`; `None` where it could not be asked.
+    pub release: Option<String>,
+    /// The REST version in use, such as `v0.0.42`; `None` where slurmrestd is not used.
+    pub api_version: Option<String>,
+    /// What goes through which mouth, such as `drains` through `scontrol`.
+    pub through: BTreeMap<String, String>,
 }
 
 /// A look, ordered by node: built once per tick, so that judging each node does not walk through every job and
@@ -283,6 +297,18 @@ pub struct Job {
     pub requeue: bool,
     /// Why it waits (`Resources`, `ReqNodeNotAvail…`), in Slurm's word.
     pub pending_reason: Option<String>,
+    /// When it was submitted; `None` where Slurm does not say.
+    #[serde(default)]
+    pub submitted: Option<Timestamp>,
+    /// The one GPU type that it asks for by name; `None` for any, for several at once, and where Slurm does not say.
+    #[serde(default)]
+    pub gpu_type: Option<String>,
+    /// Tasks that the record stands for: 1, or those of a pending array that wait; `None` where Slurm cut their list short.
+    #[serde(default)]
+    pub tasks: Option<u32>,
+    /// The leader of the heterogeneous job that it is a component of.
+    #[serde(default)]
+    pub het_leader: Option<JobId>,
 }
 
 /// A reservation.

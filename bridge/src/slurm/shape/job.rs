@@ -41,7 +41,7 @@ pub(in crate::slurm) fn job_marks(asked: &Asked<'_>, body: &[u8]) -> Result<BTre
 }
 
 /// Never lets a task that waits or has ended hide one that runs under the same id.
-fn put<T>(all: &mut BTreeMap<JobId, T>, id: JobId, found: T, state: impl Fn(&T) -> &JobState) {
+pub(super) fn put<T>(all: &mut BTreeMap<JobId, T>, id: JobId, found: T, state: impl Fn(&T) -> &JobState) {
     match all.entry(id) {
         Entry::Vacant(free) => drop(free.insert(found)),
         Entry::Occupied(mut known) if rank(state(&found)) > rank(state(known.get())) => {
@@ -113,47 +113,55 @@ fn one_word(word: &str) -> JobState {
 }
 
 #[derive(Deserialize)]
-struct Shape<'a> {
-    job_id: u32,
+pub(super) struct Shape<'a> {
+    pub(super) job_id: u32,
     #[serde(borrow)]
-    job_state: Words<'a>,
+    pub(super) job_state: Words<'a>,
     #[serde(borrow)]
-    nodes: Option<Text<'a>>,
+    pub(super) nodes: Option<Text<'a>>,
     #[serde(borrow)]
-    required_nodes: Option<Text<'a>>,
+    pub(super) required_nodes: Option<Text<'a>>,
     #[serde(borrow)]
-    user_name: Option<Text<'a>>,
+    pub(super) user_name: Option<Text<'a>>,
     #[serde(borrow)]
-    partition: Option<Text<'a>>,
+    pub(super) partition: Option<Text<'a>>,
     #[serde(default)]
-    node_count: Sin,
+    pub(super) node_count: Sin,
+    #[serde(default)]
+    pub(super) tasks: Sin,
     #[serde(borrow)]
-    tres_per_node: Option<Text<'a>>,
+    pub(super) tres_per_node: Option<Text<'a>>,
     #[serde(borrow)]
-    tres_req_str: Option<Text<'a>>,
+    pub(super) tres_per_job: Option<Text<'a>>,
     #[serde(borrow)]
-    tres_alloc_str: Option<Text<'a>>,
+    pub(super) tres_per_task: Option<Text<'a>>,
     #[serde(borrow)]
-    gres_detail: Option<Vec<Text<'a>>>,
-    #[serde(default)]
-    time_limit: Sin,
-    #[serde(default)]
-    start_time: Sin,
-    #[serde(default)]
-    end_time: Sin,
-    requeue: Option<bool>,
+    pub(super) tres_req_str: Option<Text<'a>>,
     #[serde(borrow)]
-    state_reason: Option<Text<'a>>,
-    #[serde(default)]
-    array_job_id: Sin,
-    #[serde(default)]
-    array_task_id: Sin,
+    pub(super) tres_alloc_str: Option<Text<'a>>,
     #[serde(borrow)]
-    array_task_string: Option<Text<'a>>,
+    pub(super) gres_detail: Option<Vec<Text<'a>>>,
     #[serde(default)]
-    het_job_id: Sin,
+    pub(super) time_limit: Sin,
     #[serde(default)]
-    het_job_offset: Sin,
+    pub(super) submit_time: Sin,
+    #[serde(default)]
+    pub(super) start_time: Sin,
+    #[serde(default)]
+    pub(super) end_time: Sin,
+    pub(super) requeue: Option<bool>,
+    #[serde(borrow)]
+    pub(super) state_reason: Option<Text<'a>>,
+    #[serde(default)]
+    pub(super) array_job_id: Sin,
+    #[serde(default)]
+    pub(super) array_task_id: Sin,
+    #[serde(borrow)]
+    pub(super) array_task_string: Option<Text<'a>>,
+    #[serde(default)]
+    pub(super) het_job_id: Sin,
+    #[serde(default)]
+    pub(super) het_job_offset: Sin,
 }
 
 /// A job, with what it is a part of.
@@ -234,7 +242,8 @@ pub(in crate::slurm) fn job(
     Ok(job)
 }
 
-fn read(family: Family, asked: &Asked<'_>, shape: &Shape<'_>) -> Result<JobRecord, Error> {
+/// What the shape of a job says.
+pub(super) fn read(family: Family, asked: &Asked<'_>, shape: &Shape<'_>) -> Result<JobRecord, Error> {
     let id = JobId(shape.job_id);
     let state = match (family, &shape.job_state) {
         (Family::Words | Family::Mixed, Words::One(word)) => one_word(word),
@@ -273,6 +282,14 @@ fn read(family: Family, asked: &Asked<'_>, shape: &Shape<'_>) -> Result<JobRecor
         }
     };
     let reason = shape.state_reason.as_deref();
+    let leader = |id: Sin| id.count().filter(|id| *id > 0).map(JobId);
+    let array = leader(shape.array_job_id).map(|job| {
+        let task = shape.array_task_id.count();
+        let waiting = shape.array_task_string.as_deref().filter(|_| task.is_none()).and_then(tasks::count);
+        Array { job, task, waiting }
+    });
+    let het =
+        leader(shape.het_job_id).map(|job| Het { job, offset: shape.het_job_offset.count().unwrap_or(0) });
     let job = Job {
         id,
         nodes: list(nodes)?,
@@ -288,23 +305,28 @@ fn read(family: Family, asked: &Asked<'_>, shape: &Shape<'_>) -> Result<JobRecor
         pending_reason: reason
             .filter(|reason| pending && !reason.is_empty() && *reason != "None")
             .map(str::to_owned),
+        submitted: shape.submit_time.instant(),
+        gpu_type: wanted(shape).find_map(gres::gpu_type),
+        tasks: array.map_or(Some(1), |array| if array.task.is_some() { Some(1) } else { array.waiting }),
+        het_leader: het.map(|het| het.job),
         state,
     };
-    let leader = |id: Sin| id.count().filter(|id| *id > 0).map(JobId);
-    let array = leader(shape.array_job_id).map(|job| {
-        let task = shape.array_task_id.count();
-        let waiting = shape.array_task_string.as_deref().filter(|_| task.is_none()).and_then(tasks::count);
-        Array { job, task, waiting }
-    });
-    let het =
-        leader(shape.het_job_id).map(|job| Het { job, offset: shape.het_job_offset.count().unwrap_or(0) });
     Ok(JobRecord { job, array, het })
 }
 
-/// What it has is told per node; what it wants per node, or in all.
+/// What it asks for, per node, in all and per task.
+fn wanted<'a>(shape: &'a Shape<'_>) -> impl Iterator<Item = &'a str> {
+    [&shape.tres_per_node, &shape.tres_per_job, &shape.tres_per_task]
+        .into_iter()
+        .filter_map(|text| text.as_deref())
+}
+
+/// What it has is told per node; what it wants per node, in all, or per task.
 fn gpus_per_node(shape: &Shape<'_>, node_count: u32) -> u32 {
     let has = shape.gres_detail.iter().flatten().filter_map(|text| gres::gpus(text)).max().unwrap_or(0);
-    let wants = shape.tres_per_node.as_deref().and_then(gres::gpus).unwrap_or(0);
+    let asked = |text: &Option<Text<'_>>| text.as_deref().and_then(gres::asked_gpus).unwrap_or(0);
+    let nodes = node_count.max(1);
+    let tasks = shape.tasks.count().unwrap_or(0);
     let in_all = shape
         .tres_alloc_str
         .as_deref()
@@ -312,5 +334,14 @@ fn gpus_per_node(shape: &Shape<'_>, node_count: u32) -> u32 {
         .or(shape.tres_req_str.as_deref())
         .and_then(gres::tres_gpus)
         .unwrap_or(0);
-    [has, wants, in_all.div_ceil(node_count.max(1))].into_iter().find(|gpus| *gpus > 0).unwrap_or(0)
+    [
+        has,
+        asked(&shape.tres_per_node),
+        asked(&shape.tres_per_job).div_ceil(nodes),
+        asked(&shape.tres_per_task).saturating_mul(tasks).div_ceil(nodes),
+        in_all.div_ceil(nodes),
+    ]
+    .into_iter()
+    .find(|gpus| *gpus > 0)
+    .unwrap_or(0)
 }

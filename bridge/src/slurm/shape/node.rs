@@ -13,25 +13,25 @@ use super::super::json::{Odd, Sin, Text, Words, each};
 use super::super::version::Family;
 
 #[derive(Deserialize)]
-struct Shape<'a> {
+pub(super) struct Shape<'a> {
     #[serde(borrow)]
-    name: Text<'a>,
+    pub(super) name: Text<'a>,
     #[serde(borrow)]
-    state: Words<'a>,
+    pub(super) state: Words<'a>,
     #[serde(borrow)]
-    state_flags: Option<Vec<Text<'a>>>,
+    pub(super) state_flags: Option<Vec<Text<'a>>>,
     #[serde(borrow)]
-    reason: Option<Text<'a>>,
+    pub(super) reason: Option<Text<'a>>,
     #[serde(borrow)]
-    reason_set_by_user: Option<Text<'a>>,
+    pub(super) reason_set_by_user: Option<Text<'a>>,
     #[serde(default)]
-    reason_changed_at: Sin,
+    pub(super) reason_changed_at: Sin,
     #[serde(borrow)]
-    gres: Option<Text<'a>>,
+    pub(super) gres: Option<Text<'a>>,
     #[serde(borrow)]
-    gres_used: Option<Text<'a>>,
+    pub(super) gres_used: Option<Text<'a>>,
     #[serde(borrow)]
-    partitions: Option<Vec<Text<'a>>>,
+    pub(super) partitions: Option<Vec<Text<'a>>>,
 }
 
 /// A node, with what its GRES texts say beyond the facts.
@@ -90,7 +90,8 @@ pub(in crate::slurm) fn nodes<T: FromNode>(
     Ok(nodes)
 }
 
-fn read<T: FromNode>(family: Family, shape: &Shape<'_>) -> Result<T, String> {
+/// What the shape of a node says; the error is what of it cannot be read.
+pub(super) fn read<T: FromNode>(family: Family, shape: &Shape<'_>) -> Result<T, String> {
     let (mut state, flags) = state(family, shape)?;
     let gres = shape.gres.as_deref().unwrap_or_default();
     let gpus = gres::gpus(gres);

@@ -11,51 +11,51 @@ use super::super::json::{Odd, Sin, Text, each};
 use super::super::version::Family;
 use super::hosts;
 
+#[derive(Deserialize)]
+pub(super) struct Reserved<'a> {
+    #[serde(borrow)]
+    pub(super) name: Text<'a>,
+    #[serde(borrow)]
+    pub(super) node_list: Text<'a>,
+    pub(super) flags: BTreeSet<String>,
+    pub(super) start_time: Sin,
+    pub(super) end_time: Sin,
+    #[serde(borrow)]
+    pub(super) users: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub(super) accounts: Option<Text<'a>>,
+}
+
+impl Reserved<'_> {
+    pub(super) fn read(self, asked: &Asked<'_>) -> Result<Reservation, Error> {
+        let words = |text: Option<Text<'_>>| -> BTreeSet<String> {
+            text.iter()
+                .flat_map(|text| text.split(','))
+                .filter(|word| !word.is_empty())
+                .map(str::to_owned)
+                .collect()
+        };
+        let name = self.name.into_owned();
+        let (Some(start), Some(end)) = (self.start_time.instant(), self.end_time.instant()) else {
+            let found = format!("{:?} to {:?}", self.start_time, self.end_time);
+            return Err(asked.unreadable(found, format!("the times of reservation {name}")));
+        };
+        let nodes = hosts(asked, &self.node_list, &format!("reservation {name}"))?;
+        let (users, accounts) = (words(self.users), words(self.accounts));
+        Ok(Reservation { name, nodes, users, accounts, flags: self.flags, start, end })
+    }
+}
+
 /// The answer of GET reservations; the same in every family.
 pub(in crate::slurm) fn reservations(
     asked: &Asked<'_>,
     body: &[u8],
 ) -> Result<BTreeMap<String, Reservation>, Error> {
-    #[derive(Deserialize)]
-    struct Shape<'a> {
-        #[serde(borrow)]
-        name: Text<'a>,
-        #[serde(borrow)]
-        node_list: Text<'a>,
-        flags: BTreeSet<String>,
-        start_time: Sin,
-        end_time: Sin,
-        #[serde(borrow)]
-        users: Option<Text<'a>>,
-        #[serde(borrow)]
-        accounts: Option<Text<'a>>,
-    }
-    let words = |text: Option<Text<'_>>| -> BTreeSet<String> {
-        text.iter()
-            .flat_map(|text| text.split(','))
-            .filter(|word| !word.is_empty())
-            .map(str::to_owned)
-            .collect()
-    };
     let mut reservations = BTreeMap::new();
-    each(asked, body, "reservations", |element: Result<Shape<'_>, Odd<'_>>| {
+    each(asked, body, "reservations", |element: Result<Reserved<'_>, Odd<'_>>| {
         let expected = "a reservation with name, node_list, flags, start_time and end_time";
-        let shape = element.map_err(|odd| odd.error(asked, expected))?;
-        let name = shape.name.into_owned();
-        let (Some(start), Some(end)) = (shape.start_time.instant(), shape.end_time.instant()) else {
-            let found = format!("{:?} to {:?}", shape.start_time, shape.end_time);
-            return Err(asked.unreadable(found, format!("the times of reservation {name}")));
-        };
-        let reservation = Reservation {
-            name: name.clone(),
-            nodes: hosts(asked, &shape.node_list, &format!("reservation {name}"))?,
-            users: words(shape.users),
-            accounts: words(shape.accounts),
-            flags: shape.flags,
-            start,
-            end,
-        };
-        reservations.insert(name, reservation);
+        let reservation = element.map_err(|odd| odd.error(asked, expected))?.read(asked)?;
+        reservations.insert(reservation.name.clone(), reservation);
         Ok(())
     })?;
     Ok(reservations)
@@ -103,6 +103,18 @@ struct Maximums {
     time: Sin,
 }
 
+/// A partition, with its longest time limit in minutes.
+pub(super) fn partition(
+    asked: &Asked<'_>,
+    name: &str,
+    nodes: &str,
+    max_time: Sin,
+    up: bool,
+) -> Result<Partition, Error> {
+    let nodes = hosts(asked, nodes, &format!("partition {name}"))?;
+    Ok(Partition { nodes, max_time: max_time.minutes(), up })
+}
+
 /// The answer of GET partitions. A partition whose state is not told counts as not up.
 pub(in crate::slurm) fn partitions(
     family: Family,
@@ -111,8 +123,8 @@ pub(in crate::slurm) fn partitions(
 ) -> Result<BTreeMap<String, Partition>, Error> {
     let mut partitions = BTreeMap::new();
     let mut put = |name: Text<'_>, nodes: &str, max_time: Sin, up: bool| {
-        let nodes = hosts(asked, nodes, &format!("partition {}", &*name))?;
-        partitions.insert(name.into_owned(), Partition { nodes, max_time: max_time.minutes(), up });
+        let partition = partition(asked, &name, nodes, max_time, up)?;
+        partitions.insert(name.into_owned(), partition);
         Ok(())
     };
     match family {

@@ -245,6 +245,10 @@ fn jobs_are_read() {
             end_by: Some(at(1_796_010_983)),
             requeue: true,
             pending_reason: None,
+            submitted: None,
+            gpu_type: None,
+            tasks: Some(1),
+            het_leader: None,
         }
     );
     // Waits with an expected start: that is not when it started.

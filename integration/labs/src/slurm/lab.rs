@@ -187,6 +187,14 @@ impl Lab {
         argv
     }
 
+    /// The command line by which a process outside runs `program` of Slurm inside as root, with the environment that
+    /// gpu-bridge gives its commands, and that [`Self::command_prefix`] takes away: append its arguments.
+    pub fn slurm_command(&self, program: &str) -> Vec<String> {
+        let mut argv = self.command_prefix();
+        argv.extend(["SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=4096", program].map(str::to_owned));
+        argv
+    }
+
     /// Submits a batch job of `user` that runs `script` (shell text), with further arguments of sbatch; returns its id.
     pub async fn submit(&self, user: &str, sbatch: &[&str], script: &str) -> Result<u32> {
         // Nothing in a lab's root is writable to users but /tmp.

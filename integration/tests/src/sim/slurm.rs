@@ -9,8 +9,8 @@ use gpu_bridge::slurm::plan::{self, Step};
 use gpu_bridge::slurm::{Error, Slurm};
 use gpu_bridge_core::event::Action as AnyAction;
 use gpu_bridge_core::facts::slurm::{
-    Action, BaseState, Job, JobState, Node, NodeFlag, Partition, Reason, Reservation, ReservationSpec,
-    Slurm as Facts,
+    Action, BaseState, Job, JobState, Node, NodeFlag, Partition, Reached, Reason, Reservation,
+    ReservationSpec, Slurm as Facts,
 };
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use gpu_bridge_core::model::Domain;
@@ -227,6 +227,7 @@ fn facts(world: &mut World, watched: &[JobId]) -> Facts {
         token_ends: None,
         rights: None,
         pending_unread: 0,
+        reached: Reached::default(),
     }
 }
 
@@ -294,6 +295,10 @@ fn job(job: &model::Job, now: jiff::Timestamp) -> Job {
         end_by: job.limit_at(),
         requeue: job.spec.requeue,
         pending_reason: (job.state == model::JobState::Pending).then(|| job.reason.code().to_owned()),
+        submitted: None,
+        gpu_type: None,
+        tasks: Some(1),
+        het_leader: None,
     }
 }
 

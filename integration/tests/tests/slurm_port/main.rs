@@ -95,6 +95,7 @@ fn options(lab: &Lab, folder: &tempfile::TempDir, api: &str) -> Options {
         token: Some(TokenSource::File(folder.path().join("token"))),
         api_version: Some(api.to_owned()),
         scontrol: lab.scontrol_command(),
+        squeue: lab.slurm_command("squeue"),
         ..Options::default()
     }
 }

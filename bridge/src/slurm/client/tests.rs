@@ -1,7 +1,7 @@
 //! The port against a slurmrestd that serves saved answers of one release: which version it takes, what it sees through
 //! it, and by which mouth it writes.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex as StdMutex;
@@ -9,7 +9,7 @@ use std::sync::Mutex as StdMutex;
 use axum::Router;
 use axum::extract::{ConnectInfo, State};
 use axum::http::{Method, StatusCode, Uri};
-use gpu_bridge_core::facts::slurm::BaseState;
+use gpu_bridge_core::facts::slurm::{BaseState, JobState};
 
 use super::*;
 
@@ -72,6 +72,18 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/slurm/fixtures")
 }
 
+/// A squeue that shows a saved text, with the word in it that it is asked for, and writes its arguments to a file.
+fn shows(text: &str, folder: &Path) -> Vec<String> {
+    let script = format!(
+        r#"printf '%s\n' "$@" >> {}; for a in "$@"; do case $a in --Format=*) n=${{a##*tres-per-task:}};; esac; done
+           case "$*" in *--jobs=999) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; esac
+           sed "s/|nonce|/$n/g" {}"#,
+        folder.join("squeue").display(),
+        fixtures().join("cli").join(text).display(),
+    );
+    ["sh", "-c", &script, "squeue"].map(str::to_owned).into()
+}
+
 struct World {
     client: Client,
     shared: Shared,
@@ -79,7 +91,7 @@ struct World {
 }
 
 impl World {
-    /// `scontrol` writes its arguments to a file.
+    /// `scontrol` writes its arguments to a file, `squeue` shows the jobs that it showed in the release.
     async fn of(release: &'static str, versions: &[&'static str]) -> Self {
         let served = Served { release, versions: versions.to_vec(), instead: HashMap::new() };
         let shared: Shared = Arc::new(StdMutex::new((served, Vec::new())));
@@ -100,6 +112,7 @@ impl World {
             url,
             token: Some(crate::slurm::TokenSource::File(token_file)),
             scontrol: ["sh", "-c", &script, "scontrol"].map(str::to_owned).into(),
+            squeue: shows(&format!("{release}/jobs.txt"), folder.path()),
             ..Options::default()
         })
         .unwrap();
@@ -164,11 +177,9 @@ async fn an_upgrade_under_us_is_noticed_at_the_next_look() {
 }
 
 #[tokio::test]
-async fn the_same_cluster_is_seen_through_every_family() {
-    let mut seen = BTreeSet::new();
-    for (release, version) in
-        [("22.05", "v0.0.38"), ("23.11", "v0.0.40"), ("24.11", "v0.0.42"), ("26.05", "v0.0.45")]
-    {
+async fn the_same_cluster_is_seen_through_every_release() {
+    let mut seen = std::collections::BTreeSet::new();
+    for (release, version) in [("24.11", "v0.0.42"), ("26.05", "v0.0.45")] {
         let world = World::of(release, &[version]).await;
         let facts = world.client.look(&[JobId(15), JobId(999)]).await.unwrap();
         let states: Vec<_> = facts.nodes.values().map(|node| (node.state.clone(), node.gpus_used)).collect();
@@ -195,9 +206,94 @@ async fn the_same_cluster_is_seen_through_every_family() {
 }
 
 #[tokio::test]
+async fn versions_without_states_of_jobs_are_listed_by_squeue() {
+    for (release, version, drains) in [("22.05", "v0.0.38", "scontrol"), ("24.11", "v0.0.40", "slurmrestd")] {
+        let world = World::of(release, &[version]).await;
+        let facts = world.client.look(&[JobId(999)]).await.unwrap();
+        assert!(facts.jobs.len() > 10 && facts.jobs.values().any(|job| job.state == JobState::Running));
+        let asked = world.shared.lock().unwrap().1.clone();
+        assert!(asked.iter().all(|request| !request.line.contains("/job")), "{release}");
+        let squeue = std::fs::read_to_string(world.folder.path().join("squeue")).unwrap();
+        let lines: Vec<&str> = squeue.lines().filter(|line| !line.starts_with("--Format=")).collect();
+        let all = ["--noheader", "--local", "--all", "--states=all"];
+        assert_eq!(lines, [&all[..], &all[..], &["--jobs=999"]].concat());
+        let through = &facts.reached.through;
+        assert_eq!((through["jobs"].as_str(), through["drains"].as_str()), ("squeue", drains));
+        assert_eq!(facts.reached.api_version.as_deref(), Some(version));
+    }
+}
+
+#[tokio::test]
+async fn without_slurmrestd_the_commands_do_it_all() {
+    for (release, of) in [("22.05", "22.05.8"), ("24.11", "24.11.5"), ("26.05", "26.05.5")] {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("scontrol");
+        let script = format!(
+            r#"printf '%s\n' "$*" >> {}; for what in "$@"; do :; done; case "$*" in *show*) cat {}/$what.txt;; esac"#,
+            log.display(),
+            fixtures().join("cli").join(release).display(),
+        );
+        let client = connect(Options {
+            mode: Mode::Cli,
+            scontrol: ["sh", "-c", &script, "scontrol"].map(str::to_owned).into(),
+            squeue: shows(&format!("{release}/jobs.txt"), folder.path()),
+            ..Options::default()
+        })
+        .unwrap();
+        let facts = client.look(&[]).await.unwrap();
+        assert_eq!((facts.nodes.len(), facts.reservations.len(), facts.partitions.len()), (3, 2, 3));
+        assert_eq!(facts.unreadable_nodes.len(), 1);
+        let reason = facts.nodes[&SlurmNodeName::from("gpu4")].reason.as_ref().unwrap();
+        assert_eq!(reason.text, "multi  State=DOWN [x@5]\nline two");
+        assert!(facts.jobs.len() > 10 && facts.next_job_id.is_some());
+        assert_eq!((facts.reached.release.as_deref(), facts.reached.api_version), (Some(of), None));
+        assert!(facts.reached.through.values().all(|mouth| mouth != "slurmrestd"));
+        assert!(matches!(client.api_version().await, Err(Error::Options(_))));
+
+        // Written by scontrol; the saved texts do not change, so nothing is believed.
+        let node = SlurmNodeName::from("gpu1");
+        let reason = "gpu-bridge:h0042 e7 window".to_owned();
+        let done = client.act(&Action::Drain { node, reason, over: None }).await;
+        assert!(matches!(done, Err(Error::NotSeen { .. })), "{done:?}");
+        let written = std::fs::read_to_string(&log).unwrap();
+        assert!(written.contains("update NodeName=gpu1 State=DRAIN Reason=gpu-bridge:h0042 e7 window\n"));
+    }
+}
+
+#[tokio::test]
+async fn commands_that_fail_or_are_not_there_fail_the_look() {
+    let sh = |script: &str| ["sh", "-c", script, "x"].map(str::to_owned).to_vec();
+    let options = |scontrol: Vec<String>, squeue: Vec<String>| Options {
+        mode: Mode::Cli,
+        scontrol,
+        squeue,
+        timeout: Duration::from_secs(2),
+        max_response_bytes: 5_000,
+        ..Options::default()
+    };
+    let cli = fixtures().join("cli/24.11");
+    let good = format!("for what in \"$@\"; do :; done; cat {}/$what.txt", cli.display());
+    let away =
+        "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1";
+    for (squeue, code) in [
+        (sh(away), "GB0316"),
+        (vec!["/nowhere/squeue".to_owned()], "GB0314"),
+        (sh("yes"), "GB0315"),
+        (sh("sleep 60"), "GB0315"),
+        (sh("echo odd"), "GB0307"),
+    ] {
+        let client = connect(options(sh(&good), squeue.clone())).unwrap();
+        let error = client.look(&[]).await.unwrap_err();
+        assert_eq!(error.code(), code, "{squeue:?}: {error}");
+    }
+    assert!(matches!(connect(options(Vec::new(), sh("true"))), Err(Error::Options(_))));
+    assert!(matches!(connect(options(sh("true"), Vec::new())), Err(Error::Options(_))));
+}
+
+#[tokio::test]
 async fn a_connection_is_used_again_only_after_a_clean_answer() {
     let world = World::of("26.05", &["v0.0.45"]).await;
-    world.client.partitions().await.unwrap();
+    world.client.source.partitions().await.unwrap();
     let mut connection = world.newest_connection();
     for (status, spoiled) in [
         (StatusCode::OK, r#"{"nodes":[],"errors":[{"error_number":0,"error":"No error"}]}"#),
@@ -205,19 +301,19 @@ async fn a_connection_is_used_again_only_after_a_clean_answer() {
         (StatusCode::OK, "<html>"),
         (StatusCode::NOT_FOUND, r#"{"errors":[{"error_number":2017}]}"#),
     ] {
-        world.client.partitions().await.unwrap();
+        world.client.source.partitions().await.unwrap();
         assert_eq!(world.newest_connection(), connection, "after a clean answer");
         world.instead("nodes", status, spoiled);
-        assert!(world.client.nodes().await.is_err(), "{spoiled}");
+        assert!(world.client.source.nodes().await.is_err(), "{spoiled}");
         assert_eq!(world.newest_connection(), connection);
-        world.client.partitions().await.unwrap();
+        world.client.source.partitions().await.unwrap();
         assert_ne!(world.newest_connection(), connection, "after {status} {spoiled}");
         connection = world.newest_connection();
     }
     // A write's answer too.
     world.instead("node/gpu1", StatusCode::OK, r#"{"errors":[{"error_number":2028}]}"#);
     assert!(world.client.write_node(&"gpu1".into(), &NodeWrite::Undrain).await.is_err());
-    world.client.partitions().await.unwrap();
+    world.client.source.partitions().await.unwrap();
     assert_ne!(world.newest_connection(), connection);
 }
 
@@ -288,4 +384,28 @@ async fn what_rest_cannot_write_goes_through_scontrol() {
         assert_eq!(written.0, posts, "{version}");
         assert_eq!(written.1, scontrol, "{version}");
     }
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_waiting_jobs_are_listed_within_bounds() {
+    const JOBS: u32 = 100_000;
+    let world = World::of("24.11", &["v0.0.40"]).await;
+    let line = |id: u32| {
+        let gres = if id.is_multiple_of(2) { "gres/gpu:8" } else { "N/A" };
+        let checked =
+            format!("{id}|PENDING|alice|main|4|||1-00:00:00|1796051453|N/A|N/A|1|{id}|N/A|N/A|N/A|4|cpu=4");
+        format!("{checked}|Priority|nonce|{gres}|nonce|N/A|nonce|N/A|nonce|\n")
+    };
+    let text: String = (1..=JOBS).map(line).collect();
+    let file = world.folder.path().join("jobs.txt");
+    std::fs::write(&file, &text).unwrap();
+    let squeue = shows(file.to_str().unwrap(), world.folder.path());
+    let commands = Commands::new(&Options { squeue, ..Options::default() });
+    let listed = commands.jobs(&[JobId(1)]).await.unwrap();
+    assert_eq!((listed.jobs.len(), listed.pending_unread), (20_001, 79_999));
+    // Those that want GPUs first, then the newest; the watched one in any case.
+    assert!(listed.jobs.contains_key(&JobId(1)) && listed.jobs.contains_key(&JobId(JOBS)));
+    assert_eq!(listed.jobs.values().filter(|job| job.gpus_per_node == 8).count(), 20_000);
+    // 17 MB of text at most, with the random words in it; REST's answer would be 800 MB.
+    assert!(text.len() < 17 << 20, "{}", text.len());
 }

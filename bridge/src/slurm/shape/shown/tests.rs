@@ -1,0 +1,304 @@
+//! What scontrol and squeue of three releases showed, held against what slurmrestd answered at the same moment; and words of
+//! users and admins that are to pass for fields.
+
+use std::path::{Path, PathBuf};
+
+use gpu_bridge_core::facts::slurm::{Job, JobState, Node, NodeFlag};
+
+use super::*;
+use crate::slurm::version::Version;
+
+const ASKED: Asked<'static> = Asked::new("text", "me");
+const NONCE: &str = "|nonce|";
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Each release's texts, and the REST version whose answers stand beside them.
+fn releases() -> [(PathBuf, Version); 3] {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/slurm/fixtures/cli");
+    [("22.05", "v0.0.38"), ("24.11", "v0.0.42"), ("26.05", "v0.0.45")]
+        .map(|(release, version)| (fixtures.join(release), Version::named(version).unwrap()))
+}
+
+type Nodes = BTreeMap<SlurmNodeName, Result<Node, String>>;
+
+fn nodes(text: &str) -> Result<Nodes, Error> {
+    shown_nodes(&ASKED, text)
+}
+
+fn jobs(text: &str) -> Result<BTreeMap<JobId, JobRecord>, Error> {
+    shown_jobs(&ASKED, text, NONCE)
+}
+
+/// Without what only one mouth tells: which of an array's tasks squeue joins, and Slurm's own sentence on a held job.
+fn comparable(record: &JobRecord) -> (Job, Option<job::Het>) {
+    let mut job = record.job.clone();
+    job.pending_reason =
+        job.pending_reason.filter(|reason| !reason.contains(' ') && !reason.starts_with("JobHeld"));
+    (job, record.het)
+}
+
+#[test]
+fn both_mouths_give_the_same_facts() {
+    for (folder, version) in releases() {
+        let text = |what: &str| read(&folder.join(format!("{what}.txt")));
+        let answer = |what: &str| read(&folder.join(format!("{}/{what}.json", version.name)));
+        let family = version.family;
+
+        let mut found: Nodes = nodes(&text("nodes")).unwrap();
+        let mut expected: Nodes = node::nodes(family, &ASKED, answer("nodes").as_bytes()).unwrap();
+        // Its comment was "only Reason=x [root@5]": where the reason before it ends, nobody can tell.
+        let gpu3 = SlurmNodeName::from("gpu3");
+        assert!(found.remove(&gpu3).unwrap().unwrap_err().contains("more than one user and time"));
+        assert!(expected.remove(&gpu3).unwrap().is_ok());
+        assert_eq!(found, expected, "{}", folder.display());
+        assert!(found.len() == 3 && found.values().all(Result::is_ok));
+
+        let found = shown_reservations(&ASKED, &text("reservations")).unwrap();
+        assert_eq!(found, rest::reservations(&ASKED, answer("reservations").as_bytes()).unwrap());
+        assert_eq!(found.len(), 2);
+
+        let found = shown_partitions(&ASKED, &text("partitions")).unwrap();
+        assert_eq!(found, rest::partitions(family, &ASKED, answer("partitions").as_bytes()).unwrap());
+        assert_eq!(found.len(), 3);
+
+        let found = jobs(&text("jobs")).unwrap();
+        let expected = job::jobs(family, &ASKED, answer("jobs").as_bytes()).unwrap();
+        assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+        for (id, record) in &found {
+            assert_eq!(comparable(record), comparable(&expected[id]), "{}", folder.display());
+        }
+        assert!(found.len() >= 13, "{}", found.len());
+    }
+}
+
+#[test]
+fn the_counter_and_the_release_are_read() {
+    for ((folder, _), release) in releases().into_iter().zip(["22.05.8", "24.11.5", "26.05.5"]) {
+        let config = read(&folder.join("config.txt"));
+        assert_eq!(crate::slurm::rights::Config::read(&config).release.as_deref(), Some(release));
+        assert!(crate::slurm::rights::Config::read(&config).next_job_id.is_some_and(|id| id.0 > 12));
+    }
+}
+
+#[test]
+fn a_text_that_was_cut_makes_no_other_fact() {
+    for (folder, _) in releases() {
+        let whole = read(&folder.join("nodes.txt"));
+        let truth = nodes(&whole).unwrap();
+        for at in (0..whole.len()).filter(|at| whole.is_char_boundary(*at)) {
+            for (name, node) in nodes(&whole[..at]).unwrap_or_default() {
+                let Ok(node) = node else { continue };
+                let truth = match truth.get(&name) {
+                    Some(Ok(truth)) => truth,
+                    // What made it unreadable was cut off.
+                    Some(Err(_)) if at > 0 => continue,
+                    // The name itself was cut.
+                    _ => panic!("{name} cut at {at}"),
+                };
+                // A cut number or list of flags cannot be seen: the command's exit status tells.
+                let flag = |flag: &NodeFlag| truth.flags.contains(flag) || matches!(flag, NodeFlag::Other(_));
+                assert!(
+                    node.flags.iter().all(flag) && node.gpus <= truth.gpus,
+                    "{name} cut at {at}: {node:?}"
+                );
+            }
+        }
+        let whole = read(&folder.join("jobs.txt"));
+        let truth = jobs(&whole).unwrap();
+        for at in (0..whole.len()).filter(|at| whole.is_char_boundary(*at)) {
+            let Ok(found) = jobs(&whole[..at]) else { continue };
+            assert!(found.iter().all(|(id, record)| truth.get(id) == Some(record)), "cut at {at}");
+        }
+        for what in ["reservations", "partitions"] {
+            let whole = read(&folder.join(format!("{what}.txt")));
+            let line = whole.lines().next().unwrap();
+            // Every field that is read must be there.
+            for at in 0..line.rfind(if what == "partitions" { " TotalCPUs=" } else { " Licenses=" }).unwrap()
+            {
+                let cut = line[..at].to_owned();
+                let missing = |field: &str| !cut.contains(&format!(" {field}="));
+                let error = match what {
+                    "partitions" => shown_partitions(&ASKED, &cut).is_err(),
+                    _ => shown_reservations(&ASKED, &cut).is_err(),
+                };
+                let needed: &[&str] = if what == "partitions" {
+                    &["State", "Nodes", "MaxTime"]
+                } else {
+                    &["Accounts", "Users", "EndTime"]
+                };
+                assert!(error || !needed.iter().any(|field| missing(field)), "{what} cut at {at}: {cut}");
+            }
+        }
+    }
+}
+
+const HEAD: &str = "NodeName=gpu1 Arch=x86_64 Gres=gpu:a100:4 GresUsed=gpu:a100:0(IDX:N/A) OS=Linux State=IDLE+DRAIN \
+                    ThreadsPerCore=1 Partitions=main,debug  AllocTRES= CurrentWatts=0 AveWatts=0";
+
+/// The reason of the one node, with user and time; `Err` where the node cannot be read.
+fn reason(tail: &str) -> Result<Option<(String, String, i64)>, String> {
+    let mut nodes = nodes(&format!("{HEAD}{tail}\n")).unwrap();
+    let node = nodes.remove(&SlurmNodeName::from("gpu1")).unwrap()?;
+    assert_eq!(node.flags.iter().collect::<Vec<_>>(), [&NodeFlag::Drain]);
+    assert_eq!(node.partitions.iter().collect::<Vec<_>>(), ["debug", "main"]);
+    let at = |reason: &gpu_bridge_core::facts::slurm::Reason| reason.at.map_or(0, jiff::Timestamp::as_second);
+    Ok(node.reason.map(|reason| (reason.text.clone(), reason.user.clone(), at(&reason))))
+}
+
+#[test]
+fn a_reason_is_read_whole_or_not_at_all() {
+    let ours = "gpu-bridge:h0042 e7 why";
+    let said = |text: &str, user: &str, at| Ok(Some((text.to_owned(), user.to_owned(), at)));
+    for (tail, expected) in [
+        ("", Ok(None)),
+        (&format!(" Reason={ours} [root@1796051439]"), said(ours, "root", 1_796_051_439)),
+        (" Reason=x [slurm@dom@5]", said("x", "slurm@dom", 5)),
+        (
+            " Reason=multi  State=DOWN [x@5] [root@7]        line two",
+            said("multi  State=DOWN [x@5]\nline two", "root", 7),
+        ),
+        (" Reason=x [root@7] Comment=a Reason=y [z] Extra=q", said("x", "root", 7)),
+        (" Reason=x [root@7]        two Comment=a", said("x\ntwo", "root", 7)),
+        (" Comment=only Reason=x [root@5]", Ok(None)),
+        (" ReservationName=now State=DOWN", Ok(None)),
+        (" Reason=of slurm.conf", said("of slurm.conf", "", 0)),
+    ] {
+        assert_eq!(reason(tail), expected, "{tail:?}");
+    }
+    for unreadable in [
+        // More than one thing that looks like the end.
+        " Reason=x [root@7] Comment=y [root@8]",
+        " Reason=gpu-bridge:h0042 e7 x [root@7] Comment=z [root@8] Comment=w",
+        " Reason=of slurm.conf Comment=x",
+        // Times that SLURM_TIME_FORMAT did not reach.
+        " Reason=x [root@2026-11-30T15:10:58]",
+    ] {
+        assert!(reason(unreadable).is_err(), "{unreadable:?}");
+    }
+    let error = reason(" Reason=x [root@2026-11-30T15:10:58]").unwrap_err();
+    assert!(error.contains("SLURM_TIME_FORMAT"), "{error}");
+}
+
+#[test]
+fn words_of_others_make_no_node() {
+    let real = format!("{HEAD} Reason=x [root@7]");
+    let gpu1 = SlurmNodeName::from("gpu1");
+    // A comment with a line end in it: two records of one node, in whichever order.
+    let forged = "NodeName=gpu0 State=IDLE Gres=gpu:4 Comment=new\nNodeName=gpu1 State=IDLE Gres=gpu:4";
+    for text in [format!("{real}\n{forged}\n"), format!("{forged}\n{real}\n")] {
+        let nodes = nodes(&text).unwrap();
+        assert!(nodes[&gpu1].is_err(), "{nodes:?}");
+        assert!(nodes[&SlurmNodeName::from("gpu0")].is_ok());
+    }
+    // A line that is no record stands behind a comment, or nothing is read.
+    assert_eq!(nodes(&format!("{real} Comment=a\nb\n")).unwrap().len(), 1);
+    for text in ["", "slurm_load_node error\n", &format!("{HEAD}\nodd\n"), &format!("odd\n{HEAD}\n")] {
+        assert!(nodes(text).is_err(), "{text:?}");
+    }
+    assert_eq!(nodes("No nodes in the system\n").unwrap().len(), 0);
+    // Twice in the fields, or missing.
+    for (from, to) in [
+        ("OS=Linux", "OS=Linux State=IDLE"),
+        (" State=IDLE+DRAIN", ""),
+        (" Gres=gpu:a100:4", ""),
+        ("IDLE+DRAIN", ""),
+    ] {
+        assert!(nodes(&HEAD.replace(from, to)).unwrap()[&gpu1].is_err(), "{from:?} -> {to:?}");
+    }
+    // What is in use and not told is in use.
+    let quiet = nodes(&HEAD.replace(" GresUsed=gpu:a100:0(IDX:N/A)", "")).unwrap();
+    assert_eq!(quiet[&gpu1].as_ref().unwrap().gpus_used, None);
+}
+
+/// A job's line, with these of the users' texts.
+fn job_line(state: &str, texts: [&str; 4]) -> String {
+    let checked =
+        format!("7|{state}|alice|main|2|gpu[1-2]||1-02:00:00|100|200|93800|1|7|N/A|N/A|N/A|2|cpu=2");
+    format!("{checked}|{}{NONCE}\n", texts.join(NONCE))
+}
+
+#[test]
+fn words_of_users_make_no_job() {
+    for gres in [
+        "gres/gpu:1",
+        "gres/gpu:1|x",
+        "gres/gpu:1\nx",
+        "x\n8|COMPLETED|bob|main|1|gpu1||1:00|1|2|3|1|8|N/A|N/A|N/A|1||None\n",
+    ] {
+        for texts in [["None", gres, "N/A", "N/A"], ["None", "N/A", gres, "N/A"], [gres, "N/A", "N/A", gres]]
+        {
+            let found = jobs(&job_line("RUNNING", texts)).unwrap();
+            assert_eq!(found.keys().collect::<Vec<_>>(), [&JobId(7)], "{texts:?}");
+            let job = &found[&JobId(7)].job;
+            assert_eq!((&job.state, job.nodes.len(), job.user.as_str()), (&JobState::Running, 2, "alice"));
+        }
+    }
+    assert_eq!(jobs("").unwrap().len(), 0);
+    let whole = job_line("RUNNING", ["None", "N/A", "N/A", "N/A"]);
+    for text in [
+        "\n|nonce|".to_owned(),
+        "squeue: error".to_owned(),
+        whole.replace(NONCE, "|other|"),
+        whole.replace("7|RUN", "x|RUN"),
+        whole.replace("|200|", "|2026-11-30T15:10:58|"),
+        whole.replace("|1|7|", "|yes|7|"),
+        whole.replace("gpu[1-2]", "gpu[1-"),
+        whole.replace("|main|2|", "|main|two|"),
+        whole.replacen("|alice", "", 1),
+        format!("{}x", whole.trim_end()),
+    ] {
+        assert!(jobs(&text).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn forms_of_times_limits_and_counts() {
+    for (text, expected) in [
+        ("10:00", Sin::Number(10)),
+        ("0:30", Sin::Number(1)),
+        ("1:00:00", Sin::Number(60)),
+        ("1-02:00:00", Sin::Number(1560)),
+        ("7-00:00:00", Sin::Number(10_080)),
+        ("UNLIMITED", Sin::Infinite),
+        ("INVALID", Sin::Unset),
+        ("Partition_Limit", Sin::Unset),
+        ("1-2-3:00", Sin::Unset),
+        ("1:2:3:4", Sin::Unset),
+        ("", Sin::Unset),
+    ] {
+        assert_eq!(minutes(text), expected, "{text:?}");
+    }
+    for (text, expected) in
+        [("2", Some(2)), ("0", Some(0)), ("2K", Some(2048)), ("2M", None), ("", None), ("-1", None)]
+    {
+        assert_eq!(count(text).ok(), expected.map(Sin::Number), "{text:?}");
+    }
+}
+
+#[test]
+fn a_reservation_s_name_and_comment_are_no_fields() {
+    let fields = "StartTime=100 EndTime=200 Duration=00:01:40 Nodes=gpu1 Flags=MAINT,SPEC_NODES Users=root Groups=(null) \
+                  Accounts=(null) State=ACTIVE";
+    for name in ["a StartTime=5", "gpu-bridge_h0042 Nodes=gpu9", "x Comment=y"] {
+        let found =
+            shown_reservations(&ASKED, &format!("ReservationName={name} {fields} Comment=a Nodes=gpu8\nb\n"))
+                .unwrap();
+        let reservation = &found[name];
+        assert_eq!(reservation.nodes, gpu_bridge_core::facts::NodeSet::from(["gpu1".into()]));
+        assert_eq!((reservation.users.len(), reservation.accounts.len(), reservation.flags.len()), (1, 0, 2));
+    }
+    assert_eq!(shown_reservations(&ASKED, "No reservations in the system\n").unwrap().len(), 0);
+    for odd in [
+        format!("ReservationName=a StartTime=1 EndTime=2 {fields}"),
+        format!("ReservationName=a {fields}\nReservationName=a {fields}"),
+        format!("ReservationName=a {}", fields.replace("Nodes=gpu1", "Nodes=gpu[")),
+        format!("ReservationName=a {}", fields.replace("EndTime=200", "EndTime=2026-11-30T20:24:24")),
+        "slurm_load_reservations error".to_owned(),
+        String::new(),
+    ] {
+        assert!(shown_reservations(&ASKED, &odd).is_err(), "{odd:?}");
+    }
+}
