@@ -48,8 +48,8 @@ pub struct Slurm {
     pub token_alarm_before: Duration,
     /// `scontrol`: the command and its first arguments. Default `["scontrol"]`.
     pub scontrol: Vec<String>,
-    /// `squeue`: the same for squeue. Default `["squeue"]`.
-    pub squeue: Vec<String>,
+    /// `squeue`: the same for squeue. Default: scontrol's words, with squeue in place of scontrol.
+    pub squeue: Option<Vec<String>>,
     /// `timeout` of one request or command, 100 ms to 5 min. Default 30 s (slurmrestd itself gives up on slurmctld
     /// after 20 s).
     pub timeout: Duration,
@@ -117,7 +117,7 @@ pub(super) fn slurm(root: &Table<'_>) -> Option<Slurm> {
     let token_alarm_before =
         or(table.get("token_alarm_before"), |value| value.span(ahead), || Duration::from_hours(7 * 24));
     let scontrol = or(table.get("scontrol"), command, || vec!["scontrol".to_owned()]);
-    let squeue = or(table.get("squeue"), command, || vec!["squeue".to_owned()]);
+    let squeue = or(table.get("squeue"), |value| command(value).map(Some), || None);
     let timeout = or(table.get("timeout"), |value| value.span(REQUEST_TIMEOUTS), || Duration::from_secs(30));
     let place = table.place();
     table.finish();

@@ -56,7 +56,7 @@ fn a_site_without_slurmrestd_needs_neither_url_nor_token() {
     let config =
         check_text(Path::new("gpu-bridge.toml"), &lines(EXAMPLE), Files::Ignored).expect("it is good");
     assert_eq!((config.slurm.endpoint, config.slurm.token), (SlurmEndpoint::Commands, None));
-    assert_eq!(config.slurm.squeue, ["squeue"]);
+    assert_eq!(config.slurm.squeue, None);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn each_mistake_is_named_with_its_place() {
         ("# api_version = \"v0.0.42\"", "api_version = \"42\"", "slurm.api_version", Code::Value, "v0.0.42"),
         ("mode = \"rest\"", "mode = \"cmd\"", "slurm.mode", Code::Value, "\"rest\" or \"cli\""),
         ("mode = \"rest\"", "mode = \"cli\"", "slurm.url", Code::Contradiction, "url, user, token_file"),
-        ("[\"squeue\"]", "[]", "slurm.squeue", Code::Value, "a command"),
+        ("# squeue = [\"squeue\"]", "squeue = []", "slurm.squeue", Code::Value, "a command"),
         ("[\"scontrol\"]", "\"scontrol\"", "slurm.scontrol", Code::Value, "expected a list"),
         ("[\"scontrol\"]", "[]", "slurm.scontrol", Code::Value, "a command"),
         ("kubeconfig = ", "# kubeconfig = ", "kubernetes.kubeconfig", Code::MissingKey, "add kubeconfig"),

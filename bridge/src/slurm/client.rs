@@ -10,15 +10,15 @@ use gpu_bridge_core::facts::slurm::{Action, Node, NodeFlag, Reached, Reservation
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use gpu_bridge_core::mark;
 
-use super::commands::{Cli, Commands, runs_as};
+use super::commands::{Cli, Commands};
 use super::error::Error;
 use super::http::{Address, Http};
 use super::plan::{self, NodeWrite, ReservationWrite, Step};
 use super::rest::Rest;
-use super::rights::{self, Config, Level, User};
 use super::scontrol::Failure;
 use super::source::{Listed, Source};
-use super::version::{Jobs, Mouth, Version, known, through};
+use super::standing::Standing;
+use super::version::{Version, known, through};
 use super::{Mode, Options, Slurm};
 use crate::daemon::clock::{Clock, SystemClock};
 
@@ -31,16 +31,6 @@ const INVALID_RESERVATION: i64 = 2053;
 /// Between rounds that wait for slurmctld.
 const ROUND_PAUSE: Duration = Duration::from_millis(500);
 
-/// How we stand with Slurm.
-struct Standing {
-    next_job_id: Option<JobId>,
-    release: Option<String>,
-    /// What we may not do.
-    rights: Option<String>,
-    /// That something may be hidden, where nobody can tell.
-    doubt: Option<Error>,
-}
-
 /// A real Slurm cluster.
 pub struct Client {
     source: Box<dyn Source>,
@@ -51,13 +41,8 @@ pub struct Client {
 
 /// A client for these options. Does not connect: a cluster that is away shows at the first look.
 pub fn connect(options: Options) -> Result<Client, Error> {
-    for (key, argv) in [("scontrol", &options.scontrol), ("squeue", &options.squeue)] {
-        if argv.is_empty() {
-            return Err(Error::Options(format!("{key} is empty; expected [\"{key}\"]")));
-        }
-    }
     let deadline = options.timeout * WHOLE_DEADLINES;
-    let commands = Arc::new(Commands::new(&options));
+    let commands = Arc::new(Commands::new(&options)?);
     let source: Box<dyn Source> = match options.mode {
         Mode::Cli => Box::new(Cli::new(Arc::clone(&commands))),
         Mode::Rest => Box::new(rest(options, Arc::clone(&commands))?),
@@ -88,7 +73,8 @@ fn rest(options: Options, commands: Arc<Commands>) -> Result<Rest, Error> {
 impl Slurm for Client {
     async fn look(&self, watched: &[JobId]) -> Result<SlurmFacts, Error> {
         let look = async {
-            let (look, own) = futures::join!(self.look_at_all(watched), self.own_standing());
+            let (look, own) =
+                futures::join!(self.look_at_all(watched), Standing::of(&*self.source, &self.commands));
             let Standing { next_job_id, release, rights, doubt } = own?;
             let look = look?;
             if let Some(doubt) = doubt {
@@ -173,68 +159,6 @@ impl Client {
             pending_unread,
             ..SlurmFacts::default()
         })
-    }
-
-    /// What no REST version shows: the job id counter, and what Slurm lets us see and do. A look from which something may be
-    /// hidden is none; without the counter it is good, only a restored backup then goes unnoticed.
-    async fn own_standing(&self) -> Result<Standing, Error> {
-        let config = match self.commands.ask(&["show", "config"]).await {
-            Ok(text) => Config::read(&text),
-            Err(error) => {
-                tracing::warn!(%error, "`scontrol show config` can't be read: a restored backup would go unnoticed");
-                Config::default()
-            }
-        };
-        if config.next_job_id.is_none() {
-            tracing::warn!("`scontrol show config` has no NEXT_JOB_ID: a restored backup would go unnoticed");
-        }
-        let version = self.source.version().await?;
-        let user = self.source.acts_as().await?;
-        let mut doubt = None;
-        // Who looks at nodes, and who lists jobs: over squeue that is the user who runs it.
-        let mut looks = vec![(user.clone(), version.is_some_and(|version| version.jobs == Jobs::States))];
-        if version.is_some_and(|version| version.jobs == Jobs::Squeue) {
-            looks.push((runs_as(), false));
-        }
-        for (user, by_states) in &looks {
-            if config.is_superuser(user) {
-                continue;
-            }
-            let hidden = |what: String| {
-                let fix = config.fix(user, Level::Administrator);
-                Error::Hidden { user: user.to_string(), what, fix }
-            };
-            match config.hides(self.level(&config, user).await) {
-                Ok(what) if what.is_empty() => {}
-                Ok(what) => return Err(hidden(what.join(" and "))),
-                // jobs/state hides nothing, and a job without its record fails the look.
-                Err(_) if *by_states => {}
-                Err(why) => doubt = Some(hidden(format!("jobs, perhaps ({why}),"))),
-            }
-        }
-        // Where nodes are written by a command beside slurmrestd, its user only reads.
-        let writes = version.is_none_or(|version| version.node == Mouth::Rest) && !config.is_superuser(&user);
-        let lacks = if writes {
-            config.lacks(&user, self.level(&config, &user).await, Level::Administrator)
-        } else {
-            None
-        };
-        let rights = lacks.map(|error| format!("{} {error}", error.code()));
-        Ok(Standing { next_job_id: config.next_job_id, release: config.release, rights, doubt })
-    }
-
-    /// The user's AdminLevel, as slurmctld has it; none where it can't be asked.
-    async fn level(&self, config: &Config, user: &User) -> Level {
-        if !config.has_database() {
-            return Level::None;
-        }
-        match self.commands.ask(&["show", "assoc_mgr", "flags=users"]).await {
-            Ok(text) => rights::level(&text, user),
-            Err(error) => {
-                tracing::warn!(%error, %user, "the AdminLevel can't be read, and counts as none");
-                Level::None
-            }
-        }
     }
 
     /// The node, as a look shows it. One that cannot be read may be drained by anyone: an error.

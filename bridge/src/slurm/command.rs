@@ -9,21 +9,6 @@ use tokio::process::Command;
 
 /// The most that is read of its standard error, and of the output of a command that only does something, in bytes.
 pub(super) const WORDS_MAX: usize = 64 * 1024;
-/// What would change the output of Slurm's commands, taken out of their environment.
-const UNSET: [&str; 12] = [
-    "SLURM_CLUSTERS",
-    "SQUEUE_ALL",
-    "SQUEUE_ARRAY",
-    "SQUEUE_ARRAY_UNIQUE",
-    "SQUEUE_FORMAT",
-    "SQUEUE_FORMAT2",
-    "SQUEUE_LOCAL",
-    "SQUEUE_NAMES",
-    "SQUEUE_PARTITION",
-    "SQUEUE_SORT",
-    "SQUEUE_STATES",
-    "SQUEUE_USERS",
-];
 /// Fixed in their environment: locale, zone, times as seconds since 1970, and the longest list of array tasks.
 const SET: [(&str, &str); 4] =
     [("LC_ALL", "C.UTF-8"), ("TZ", "UTC"), ("SLURM_TIME_FORMAT", "%s"), ("SLURM_BITSTR_LEN", "4096")];
@@ -69,6 +54,13 @@ fn said_or_status(said: &str, status: Option<i32>) -> String {
     }
 }
 
+/// Would this variable of the environment change what Slurm's commands show? `SQUEUE_ACCOUNT` alone hides the jobs of all other
+/// accounts.
+fn changes_output(name: &str) -> bool {
+    let whole = ["SLURM_CLUSTERS", "SLURM_JSON", "SLURM_YAML"];
+    name.starts_with("SQUEUE_") || name.starts_with("SCONTROL_") || whole.contains(&name)
+}
+
 /// Runs `argv` with `arguments` appended; gives its standard output where it ends with status 0 within `deadline` and
 /// writes no more than `output_max` bytes.
 pub(super) async fn run(
@@ -84,7 +76,7 @@ pub(super) async fn run(
         return Err(start(std::io::Error::other("the command line is empty")));
     };
     let mut made = Command::new(program);
-    for name in UNSET {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| changes_output(&name.to_string_lossy())) {
         made.env_remove(name);
     }
     let mut child = made
@@ -169,8 +161,22 @@ mod tests {
 
     #[tokio::test]
     async fn locale_zone_and_forms_are_fixed() {
-        let shown = sh("echo $LC_ALL $TZ $SLURM_TIME_FORMAT $SLURM_BITSTR_LEN ${SQUEUE_FORMAT-unset}", 5000);
-        assert_eq!(shown.await.unwrap(), b"C.UTF-8 UTC %s 4096 unset\n");
+        let shown = sh("echo $LC_ALL $TZ $SLURM_TIME_FORMAT $SLURM_BITSTR_LEN", 5000);
+        assert_eq!(shown.await.unwrap(), b"C.UTF-8 UTC %s 4096\n");
+        for (name, changes) in [
+            ("SQUEUE_FORMAT2", true),
+            ("SQUEUE_ACCOUNT", true),
+            ("SQUEUE_ONLY_JOB_STATE", true),
+            ("SCONTROL_FUTURE", true),
+            ("SLURM_CLUSTERS", true),
+            ("SLURM_JSON", true),
+            // Where Slurm is, and who we are.
+            ("SLURM_CONF", false),
+            ("SLURM_JWT", false),
+            ("PATH", false),
+        ] {
+            assert_eq!(changes_output(name), changes, "{name}");
+        }
     }
 
     #[tokio::test]

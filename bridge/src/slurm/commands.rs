@@ -5,18 +5,21 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use gpu_bridge_core::facts::slurm::{Job, JobState, Node, Partition, Reservation};
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use jiff::Timestamp;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::Options;
 use super::answer::Asked;
 use super::command::WORDS_MAX;
 use super::error::Error;
 use super::plan::{NodeWrite, ReservationWrite};
-use super::rights::User;
+use super::rights::{Level, User};
 use super::scontrol::{Command, Failure};
 use super::shape;
 use super::source::{Listed, Source};
@@ -27,6 +30,8 @@ use crate::daemon::clock::Clock;
 const PENDING_MAX: usize = 20_000;
 /// Jobs that are asked for by id in one run.
 const IDS_MAX: usize = 1_000;
+/// For how long a proof of the commands' level counts, while nobody's level changes.
+const PROVEN_FOR: Duration = Duration::from_mins(10);
 
 /// The commands of Slurm.
 #[derive(Debug)]
@@ -36,16 +41,41 @@ pub(super) struct Commands {
     /// For the lists, which are long.
     shows: Command,
     squeue: Command,
+    proven: Mutex<Option<Proven>>,
+}
+
+/// A level that Slurm was seen to grant.
+#[derive(Debug)]
+struct Proven {
+    level: Level,
+    /// Who had which level then.
+    holders: String,
+    at: Instant,
 }
 
 impl Commands {
-    pub(super) fn new(options: &Options) -> Self {
-        let Options { scontrol, squeue, timeout, max_response_bytes, .. } = options;
-        Self {
+    /// Refuses what would run the two commands as different users.
+    pub(super) fn new(options: &Options) -> Result<Self, Error> {
+        let Options { scontrol, timeout, max_response_bytes, .. } = options;
+        let squeue = options.squeue.clone().unwrap_or_else(|| squeue_beside(scontrol));
+        let first = |argv: &'_ [String]| argv.split_last().map(|(_, first)| first.to_vec());
+        let (Some(of_scontrol), Some(of_squeue)) = (first(scontrol), first(&squeue)) else {
+            return Err(Error::Options(
+                "scontrol or squeue is empty; expected [\"scontrol\"], [\"squeue\"]".to_owned(),
+            ));
+        };
+        if of_scontrol != of_squeue {
+            return Err(Error::Options(format!(
+                "squeue {squeue:?} does not begin as scontrol {scontrol:?} does: they must run as the same user, as what \
+                 scontrol's user may see is held to be what squeue's may"
+            )));
+        }
+        Ok(Self {
             scontrol: Command::new(scontrol.clone(), *timeout, WORDS_MAX),
             shows: Command::new(scontrol.clone(), *timeout, *max_response_bytes),
-            squeue: Command::new(squeue.clone(), *timeout, *max_response_bytes),
-        }
+            squeue: Command::new(squeue, *timeout, *max_response_bytes),
+            proven: Mutex::new(None),
+        })
     }
 
     /// Runs scontrol once with these arguments, which write something.
@@ -55,7 +85,48 @@ impl Commands {
 
     /// What scontrol shows of slurmctld itself.
     pub(super) async fn ask(&self, arguments: &[&str]) -> Result<String, super::scontrol::Error> {
-        self.scontrol.run(arguments).await
+        self.shows.run(arguments).await
+    }
+
+    /// What Slurm lets the user do whom it takes these commands to be from: the daemon's, or one that sudo, a wrapper or a token in
+    /// the environment puts in its place. So Slurm itself is asked, by a write to what does not exist: it refuses that for who asks
+    /// before it looks for what is meant. Asked again when `holders`, the text of who has which level, is another one.
+    pub(super) async fn level(&self, holders: &str) -> Result<Level, Error> {
+        let mut proven = self.proven.lock().await;
+        if let Some(known) = &*proven
+            && known.holders == holders
+            && known.at.elapsed() < PROVEN_FOR
+        {
+            return Ok(known.level);
+        }
+        *proven = None;
+        let level = self.prove().await?;
+        *proven = Some(Proven { level, holders: holders.to_owned(), at: Instant::now() });
+        Ok(level)
+    }
+
+    async fn prove(&self) -> Result<Level, Error> {
+        let nobody = format!("gpu-bridge-nobody-{}", guess_free());
+        let node = ["update".to_owned(), format!("NodeName={nobody}"), "Comment=x".to_owned()];
+        if self.may(&node, Failure::NoNode).await? {
+            return Ok(Level::Administrator);
+        }
+        let reservation = ["update".to_owned(), format!("ReservationName={nobody}"), "Duration=1".to_owned()];
+        let may = self.may(&reservation, Failure::NoReservation).await?;
+        Ok(if may { Level::Operator } else { Level::None })
+    }
+
+    /// Whether a write to what does not exist is refused because of that (`absent`), or because of who asks.
+    async fn may(&self, write: &[String; 3], absent: Failure) -> Result<bool, Error> {
+        match self.scontrol.run(write).await {
+            Err(error) if error.failure() == Some(absent) => Ok(true),
+            Err(error) if error.failure() == Some(Failure::Forbidden) => Ok(false),
+            Err(error) => Err(error.into()),
+            Ok(said) => {
+                Err(Asked::new("scontrol", "")
+                    .unreadable(format!("{said:?}"), format!("a refusal of {write:?}")))
+            }
+        }
     }
 
     async fn show(&self, what: &str) -> Result<String, Error> {
@@ -68,7 +139,7 @@ impl Commands {
         let mut listed = self.squeue(&[]).await?;
         let missing: Vec<JobId> = watched.iter().copied().filter(|id| !listed.contains_key(id)).collect();
         for ids in missing.chunks(IDS_MAX) {
-            listed.append(&mut self.squeue(ids).await?);
+            listed.append(&mut self.by_number(ids).await?);
         }
         let wanted = |job: &Job| job.state != JobState::Finished || watched.contains(&job.id);
         listed.retain(|_, job| wanted(job));
@@ -78,20 +149,48 @@ impl Commands {
     /// All jobs, or those of these numbers; numbers that Slurm does not know any more give none.
     async fn squeue(&self, ids: &[JobId]) -> Result<BTreeMap<JobId, Job>, Error> {
         // What nobody can know who wrote a text before this run.
-        let nonce = format!("|{:016x}|", RandomState::new().build_hasher().finish());
-        let mut arguments = ["--noheader", "--local", "--all", "--states=all"].map(str::to_owned).to_vec();
+        let nonce = format!("|{}|", guess_free());
+        let mut arguments = ["--local", "--all", "--states=all"].map(str::to_owned).to_vec();
         arguments.push(format!("--Format={}", shape::squeue_format(&nonce)));
         if !ids.is_empty() {
             let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
             arguments.push(format!("--jobs={}", ids.join(",")));
         }
-        let shown = match self.squeue.run(&arguments).await {
-            Err(error) if error.failure() == Some(Failure::NoJob) => return Ok(BTreeMap::new()),
-            shown => shown?,
-        };
+        let shown = self.squeue.run(&arguments).await?;
         let records = shape::shown_jobs(&Asked::new("squeue", ""), &shown, &nonce)?;
         Ok(records.into_iter().map(|(id, record)| (id, record.job)).collect())
     }
+
+    /// Those of these jobs that Slurm still knows. It refuses one number that it does not know, and passes over such a one among
+    /// several; should a release refuse all of them for one, each is asked for alone.
+    async fn by_number(&self, ids: &[JobId]) -> Result<BTreeMap<JobId, Job>, Error> {
+        let unknown = |error: &Error| matches!(error, Error::Scontrol(error) if error.failure() == Some(Failure::NoJob));
+        match self.squeue(ids).await {
+            Err(error) if unknown(&error) => {}
+            found => return found,
+        }
+        let mut found = BTreeMap::new();
+        for id in ids.iter().filter(|_| ids.len() > 1) {
+            match self.squeue(&[*id]).await {
+                Err(error) if unknown(&error) => {}
+                one => found.append(&mut one?),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A word that nobody can guess.
+fn guess_free() -> String {
+    format!("{:016x}", RandomState::new().build_hasher().finish())
+}
+
+/// scontrol's words with squeue in its place.
+pub(super) fn squeue_beside(scontrol: &[String]) -> Vec<String> {
+    let Some((last, first)) = scontrol.split_last() else { return Vec::new() };
+    let squeue =
+        last.strip_suffix("scontrol").map_or("squeue".to_owned(), |folder| format!("{folder}squeue"));
+    first.iter().cloned().chain([squeue]).collect()
 }
 
 /// At most [`PENDING_MAX`] pending jobs, watched ones aside; the others are counted.
@@ -107,11 +206,6 @@ fn bounded(mut jobs: BTreeMap<JobId, Job>, watched: &[JobId]) -> Listed {
         }
     }
     Listed { jobs, pending_unread: u32::try_from(surplus).unwrap_or(u32::MAX) }
-}
-
-/// Whom Slurm takes the commands to be from. (Through a prefix such as sudo it is another: then the rights of ours are told.)
-pub(super) fn runs_as() -> User {
-    User::Id(rustix::process::geteuid().as_raw())
 }
 
 /// Slurm through its commands alone.
@@ -137,7 +231,7 @@ impl Source for Cli {
     }
 
     async fn acts_as(&self) -> Result<User, Error> {
-        Ok(runs_as())
+        Ok(User::OfCommands)
     }
 
     async fn token_ends(&self) -> Option<Timestamp> {

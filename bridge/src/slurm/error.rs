@@ -213,7 +213,7 @@ pub enum Error {
         fix: String,
     },
     /// Our user lacks the level that its writes need.
-    #[error("user {user} has AdminLevel={level} in slurm, and updating nodes needs {needed}: {fix}")]
+    #[error("user {user} has AdminLevel={level} in slurm, and what it writes needs {needed}: {fix}")]
     Rights {
         /// Whom we ask as.
         user: String,

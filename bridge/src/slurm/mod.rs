@@ -22,6 +22,7 @@ mod rights;
 pub mod scontrol;
 mod shape;
 mod source;
+mod standing;
 mod tasks;
 mod token;
 mod version;
@@ -73,10 +74,12 @@ pub struct Options {
     pub token: Option<TokenSource>,
     /// The REST version, such as `v0.0.42`; `None` takes the newest that both sides know.
     pub api_version: Option<String>,
-    /// The command line that scontrol's arguments are appended to; never passed to a shell.
+    /// The command line that scontrol's arguments are appended to; never passed to a shell. What runs must get our
+    /// environment: `SLURM_TIME_FORMAT` above all.
     pub scontrol: Vec<String>,
-    /// The same for squeue. Both commands must get our environment: `SLURM_TIME_FORMAT` above all.
-    pub squeue: Vec<String>,
+    /// The same for squeue; `None` is scontrol's with squeue in its place. All words but the last must be scontrol's: what
+    /// scontrol's user may see stands for what squeue's may.
+    pub squeue: Option<Vec<String>>,
     /// Deadline of each request and each run of a command. slurmrestd itself waits 20 s for a slurmctld that is away.
     pub timeout: Duration,
     /// The largest answer, or output of a command, that is read, in bytes.
@@ -92,7 +95,7 @@ impl Default for Options {
             token: None,
             api_version: None,
             scontrol: vec!["scontrol".to_owned()],
-            squeue: vec!["squeue".to_owned()],
+            squeue: None,
             timeout: Duration::from_secs(30),
             max_response_bytes: 64 * 1024 * 1024,
         }

@@ -14,6 +14,8 @@ pub(super) enum User {
     Named(String),
     /// The user that the slurmrestd behind a socket runs as.
     Id(u32),
+    /// Whoever scontrol and squeue run as: behind sudo and the like nobody but Slurm can tell.
+    OfCommands,
 }
 
 impl std::fmt::Display for User {
@@ -21,6 +23,7 @@ impl std::fmt::Display for User {
         match self {
             Self::Named(name) => f.write_str(name),
             Self::Id(id) => write!(f, "with id {id}"),
+            Self::OfCommands => f.write_str("that runs scontrol and squeue"),
         }
     }
 }
@@ -89,7 +92,13 @@ impl Config {
                 name == "root" || self.slurm_user.as_ref().is_some_and(|(slurm, _)| slurm == name)
             }
             User::Id(id) => *id == 0 || self.slurm_user.as_ref().is_some_and(|(_, slurm)| slurm == id),
+            User::OfCommands => false,
         }
+    }
+
+    /// SlurmUser with its id.
+    pub(super) fn slurm_user(&self) -> Option<&(String, u32)> {
+        self.slurm_user.as_ref()
     }
 
     /// Is there a database that AdminLevels stand in?
@@ -129,7 +138,10 @@ impl Config {
             (User::Id(id), true) => {
                 format!("`sacctmgr -i modify user name=$(id -nu {id}) set adminlevel={needed}`")
             }
-            (User::Named(_) | User::Id(_), false) => {
+            (User::OfCommands, true) => format!(
+                "run them as root or SlurmUser, or `sacctmgr -i modify user name=NAME set adminlevel={needed}` for the user that they run as"
+            ),
+            (User::Named(_) | User::Id(_) | User::OfCommands, false) => {
                 let slurm = self.slurm_user.as_ref().map_or("SlurmUser", |(name, _)| name);
                 format!("without slurmdbd only root and {slurm} have rights: ask as one of these")
             }
@@ -153,6 +165,12 @@ pub(super) fn level(assoc_mgr: &str, user: &User) -> Level {
     }
 }
 
+/// The lines of those who have a level.
+pub(super) fn holders(assoc_mgr: &str) -> String {
+    let has = |line: &&str| ["Administrator", "Operator"].iter().any(|level| line.contains(level));
+    assoc_mgr.lines().filter(has).collect::<Vec<_>>().join("\n")
+}
+
 /// The AdminLevel of a line `UserName=svc(2004) DefAccount=ml DefWckey= AdminLevel=Operator`, where it is the user's.
 fn level_of<'a>(line: &'a str, user: &User) -> Option<&'a str> {
     let words = || line.split_whitespace().filter_map(|word| word.split_once('='));
@@ -161,6 +179,7 @@ fn level_of<'a>(line: &'a str, user: &User) -> Option<&'a str> {
     let ours = match user {
         User::Named(wanted) => *wanted == name,
         User::Id(wanted) => *wanted == id,
+        User::OfCommands => false,
     };
     let (_, level) = words().find(|(name, _)| *name == "AdminLevel")?;
     ours.then_some(level)
@@ -223,6 +242,15 @@ mod tests {
     }
 
     #[test]
+    fn who_has_a_level_is_told_from_who_has_none() {
+        let of = |text: &str| holders(text).lines().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(of(USERS).len(), 3);
+        assert!(of(USERS).iter().all(|line| !line.contains("alice")));
+        assert_ne!(holders(USERS), holders(&USERS.replace("AdminLevel=Operator", "AdminLevel=None")));
+        assert_eq!(holders(USERS), holders(&USERS.replace("UserName=alice(2001)", "UserName=alan(2009)")));
+    }
+
+    #[test]
     fn root_and_slurm_user_need_no_level() {
         let config = config("none", "(null)");
         for (user, superuser) in [
@@ -232,6 +260,8 @@ mod tests {
             (User::Id(0), true),
             (User::Id(64030), true),
             (User::Id(2001), false),
+            // Whoever that is, Slurm itself must tell.
+            (User::OfCommands, false),
         ] {
             assert_eq!(config.is_superuser(&user), superuser, "{user}");
         }
@@ -267,6 +297,12 @@ mod tests {
                 User::Id(2004),
                 "`sacctmgr -i modify user name=$(id -nu 2004) set adminlevel=Administrator`",
             ),
+            (
+                &with,
+                User::OfCommands,
+                "user name=NAME set adminlevel=Administrator` for the user that they run as",
+            ),
+            (&super::tests::config("none", "(null)"), User::OfCommands, "only root and slurm have rights"),
             (&super::tests::config("none", "(null)"), named("svc"), "only root and slurm have rights"),
             (&super::tests::config("none", "accounting_storage/none"), named("svc"), "only root and slurm"),
         ] {

@@ -13,6 +13,8 @@ pub(crate) use self::node::NodeRecord;
 pub(super) use self::node::nodes;
 pub(crate) use self::rest::Ping;
 pub(super) use self::rest::{partitions, pings, reservations};
+#[cfg(test)]
+pub(super) use self::shown::squeue_heading;
 pub(super) use self::shown::{shown_jobs, shown_nodes, shown_partitions, shown_reservations, squeue_format};
 
 use super::answer::Asked;

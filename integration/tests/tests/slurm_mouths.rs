@@ -12,7 +12,7 @@ use gpu_bridge_labs::slurm::{self, Lab, Release};
 use jiff::{SignedDuration, Timestamp};
 
 const OURS: &str = "gpu-bridge:h0042 e7 \"window\" é [x@5]";
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 fn options(lab: &Lab, token_file: &Path, mode: Mode) -> Options {
     Options {
@@ -20,8 +20,7 @@ fn options(lab: &Lab, token_file: &Path, mode: Mode) -> Options {
         url: lab.rest_url(),
         user: "slurm".into(),
         token: Some(TokenSource::File(token_file.to_owned())),
-        scontrol: lab.slurm_command("scontrol"),
-        squeue: lab.slurm_command("squeue"),
+        scontrol: lab.scontrol_command(),
         ..Options::default()
     }
 }

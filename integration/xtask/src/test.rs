@@ -109,8 +109,15 @@ impl Section {
             Self::Real => vec![
                 Cargo::new(&["build", "--package", "gpu-bridge", "--features", "failpoints"]),
                 // The Slurm port has one lab per release, all at the same time: they mostly wait.
-                tests(&["--package", INTEGRATION, "--test", "slurm_port", "--", "--test-threads=3"], ignored)
-                    .env("GPU_BRIDGE_LABS", "1"),
+                tests(
+                    &[
+                        &["--package", INTEGRATION, "--test", "slurm_port", "--test", "slurm_mouths"][..],
+                        &["--", "--test-threads=3"],
+                    ]
+                    .concat(),
+                    ignored,
+                )
+                .env("GPU_BRIDGE_LABS", "1"),
                 tests(&[&one_by_one[..], &["--skip", "on_slurm_"]].concat(), ignored)
                     .env("GPU_BRIDGE_LABS", "1"),
             ],

@@ -72,16 +72,25 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/slurm/fixtures")
 }
 
-/// A squeue that shows a saved text, with the word in it that it is asked for, and writes its arguments to a file.
-fn shows(text: &str, folder: &Path) -> Vec<String> {
-    let script = format!(
+/// What a squeue does that shows a saved text, with the word in it that it is asked for, and writes its arguments to a file.
+fn shows(text: &str, folder: &Path) -> String {
+    format!(
         r#"printf '%s\n' "$@" >> {}; for a in "$@"; do case $a in --Format=*) n=${{a##*tres-per-task:}};; esac; done
            case "$*" in *--jobs=999) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; esac
            sed "s/|nonce|/$n/g" {}"#,
         folder.join("squeue").display(),
         fixtures().join("cli").join(text).display(),
-    );
-    ["sh", "-c", &script, "squeue"].map(str::to_owned).into()
+    )
+}
+
+/// Refuses writes to what does not exist as Slurm does for an Administrator.
+const MAY_ALL: &str = r#"case "$*" in *gpu-bridge-nobody*) echo 'slurm_update error: Invalid node name specified' >&2; exit 1;; esac"#;
+
+/// The two commands, as scripts: they differ in their last word alone.
+fn scripts(scontrol: &str, squeue: &str) -> (Vec<String>, Option<Vec<String>>) {
+    let script = format!("if [ $0 = squeue ]; then {squeue}\nelse {scontrol}\nfi");
+    let argv = |name: &str| ["sh", "-c", &script, name].map(str::to_owned).to_vec();
+    (argv("scontrol"), Some(argv("squeue")))
 }
 
 struct World {
@@ -105,14 +114,15 @@ impl World {
         std::fs::write(&token_file, "token").unwrap();
         // Nobody hides anything; what is written is kept.
         let script = format!(
-            "[ \"$2\" = config ] && exec printf 'PrivateData = none\\nSlurmUser = slurm(64030)\\n'; printf '%s\\n' \"$@\" >> {}",
+            "{MAY_ALL}; [ \"$2\" = config ] && exec printf 'PrivateData = none\\nSlurmUser = slurm(64030)\\n'; printf '%s\\n' \"$@\" >> {}",
             folder.path().join("scontrol").display()
         );
+        let (scontrol, squeue) = scripts(&script, &shows(&format!("{release}/jobs.txt"), folder.path()));
         let client = connect(Options {
             url,
             token: Some(crate::slurm::TokenSource::File(token_file)),
-            scontrol: ["sh", "-c", &script, "scontrol"].map(str::to_owned).into(),
-            squeue: shows(&format!("{release}/jobs.txt"), folder.path()),
+            scontrol,
+            squeue,
             ..Options::default()
         })
         .unwrap();
@@ -215,7 +225,7 @@ async fn versions_without_states_of_jobs_are_listed_by_squeue() {
         assert!(asked.iter().all(|request| !request.line.contains("/job")), "{release}");
         let squeue = std::fs::read_to_string(world.folder.path().join("squeue")).unwrap();
         let lines: Vec<&str> = squeue.lines().filter(|line| !line.starts_with("--Format=")).collect();
-        let all = ["--noheader", "--local", "--all", "--states=all"];
+        let all = ["--local", "--all", "--states=all"];
         assert_eq!(lines, [&all[..], &all[..], &["--jobs=999"]].concat());
         let through = &facts.reached.through;
         assert_eq!((through["jobs"].as_str(), through["drains"].as_str()), ("squeue", drains));
@@ -229,17 +239,12 @@ async fn without_slurmrestd_the_commands_do_it_all() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("scontrol");
         let script = format!(
-            r#"printf '%s\n' "$*" >> {}; for what in "$@"; do :; done; case "$*" in *show*) cat {}/$what.txt;; esac"#,
+            r#"{MAY_ALL}; printf '%s\n' "$*" >> {}; for what in "$@"; do :; done; case "$*" in *show*) cat {}/$what.txt;; esac"#,
             log.display(),
             fixtures().join("cli").join(release).display(),
         );
-        let client = connect(Options {
-            mode: Mode::Cli,
-            scontrol: ["sh", "-c", &script, "scontrol"].map(str::to_owned).into(),
-            squeue: shows(&format!("{release}/jobs.txt"), folder.path()),
-            ..Options::default()
-        })
-        .unwrap();
+        let (scontrol, squeue) = scripts(&script, &shows(&format!("{release}/jobs.txt"), folder.path()));
+        let client = connect(Options { mode: Mode::Cli, scontrol, squeue, ..Options::default() }).unwrap();
         let facts = client.look(&[]).await.unwrap();
         assert_eq!((facts.nodes.len(), facts.reservations.len(), facts.partitions.len()), (3, 2, 3));
         assert_eq!(facts.unreadable_nodes.len(), 1);
@@ -260,34 +265,164 @@ async fn without_slurmrestd_the_commands_do_it_all() {
     }
 }
 
-#[tokio::test]
-async fn commands_that_fail_or_are_not_there_fail_the_look() {
-    let sh = |script: &str| ["sh", "-c", script, "x"].map(str::to_owned).to_vec();
-    let options = |scontrol: Vec<String>, squeue: Vec<String>| Options {
+/// Of `mode = "cli"`.
+fn cli((scontrol, squeue): (Vec<String>, Option<Vec<String>>)) -> Options {
+    Options {
         mode: Mode::Cli,
         scontrol,
         squeue,
         timeout: Duration::from_secs(2),
-        max_response_bytes: 5_000,
+        max_response_bytes: 10_000,
         ..Options::default()
-    };
-    let cli = fixtures().join("cli/24.11");
-    let good = format!("for what in \"$@\"; do :; done; cat {}/$what.txt", cli.display());
+    }
+}
+
+/// A scontrol that shows the saved texts of a release.
+fn good_scontrol() -> String {
+    let folder = fixtures().join("cli/24.11");
+    format!("{MAY_ALL}; for what in \"$@\"; do :; done; cat {}/$what.txt", folder.display())
+}
+
+#[tokio::test]
+async fn commands_that_fail_or_are_not_there_fail_the_look() {
     let away =
         "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1";
     for (squeue, code) in [
-        (sh(away), "GB0316"),
-        (vec!["/nowhere/squeue".to_owned()], "GB0314"),
-        (sh("yes"), "GB0315"),
-        (sh("sleep 60"), "GB0315"),
-        (sh("echo odd"), "GB0307"),
+        (away, "GB0316"),
+        ("exec /nowhere/squeue", "GB0316"),
+        ("exec yes", "GB0315"),
+        ("sleep 60", "GB0315"),
+        ("echo odd", "GB0307"),
+        // Ended well, and not squeue: no heading, no "no jobs".
+        ("true", "GB0307"),
     ] {
-        let client = connect(options(sh(&good), squeue.clone())).unwrap();
+        let client = connect(cli(scripts(&good_scontrol(), squeue))).unwrap();
         let error = client.look(&[]).await.unwrap_err();
         assert_eq!(error.code(), code, "{squeue:?}: {error}");
     }
-    assert!(matches!(connect(options(Vec::new(), sh("true"))), Err(Error::Options(_))));
-    assert!(matches!(connect(options(sh("true"), Vec::new())), Err(Error::Options(_))));
+    let nowhere = connect(cli((vec!["/nowhere/scontrol".to_owned()], None))).unwrap().look(&[]).await;
+    assert_eq!(nowhere.unwrap_err().code(), "GB0314");
+}
+
+#[test]
+fn both_commands_run_as_one_user() {
+    let words = |words: &str| words.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+    let with = |scontrol: &str, squeue: Option<&str>| {
+        connect(Options { scontrol: words(scontrol), squeue: squeue.map(words), ..cli((Vec::new(), None)) })
+    };
+    for (scontrol, squeue) in [
+        ("scontrol", None),
+        ("sudo -n /opt/slurm/bin/scontrol", Some("sudo -n /opt/slurm/bin/squeue")),
+        ("/opt/a", Some("/opt/b")),
+    ] {
+        assert!(with(scontrol, squeue).is_ok(), "{scontrol} {squeue:?}");
+    }
+    for (scontrol, squeue) in [
+        ("", None),
+        ("scontrol", Some("")),
+        ("scontrol", Some("sudo -u nobody squeue")),
+        ("sudo -n scontrol", Some("squeue")),
+    ] {
+        assert!(matches!(with(scontrol, squeue), Err(Error::Options(_))), "{scontrol} {squeue:?}");
+    }
+    for (scontrol, squeue) in [
+        ("scontrol", "squeue"),
+        ("sudo -n /opt/slurm/bin/scontrol", "sudo -n /opt/slurm/bin/squeue"),
+        ("env -i wrapper", "env -i squeue"),
+    ] {
+        let scontrol: Vec<String> = words(scontrol);
+        assert_eq!(super::super::commands::squeue_beside(&scontrol).join(" "), squeue);
+    }
+}
+
+/// Behind sudo the commands run as another than the daemon: what counts is what Slurm lets them do.
+#[tokio::test]
+async fn what_slurm_lets_the_commands_do_is_asked_of_slurm() {
+    const NOBODY: &str = "slurm_update error: Invalid user id";
+    const NO_NODE: &str = "slurm_update error: Invalid node name specified";
+    const NO_RESERVATION: &str = "slurm_update error: Requested reservation is invalid";
+    const AWAY: &str = "slurm_update error: Unable to contact slurm controller (connect failure)";
+    enum Look {
+        Good,
+        Told(&'static str),
+        Hidden,
+    }
+    for (private, node, reservation, expected) in [
+        ("none", NO_NODE, "", Look::Good),
+        ("none", NOBODY, NO_RESERVATION, Look::Told("AdminLevel=Operator")),
+        ("none", NOBODY, NOBODY, Look::Told("AdminLevel=None")),
+        ("none", AWAY, "", Look::Good),
+        ("jobs", NO_NODE, "", Look::Good),
+        ("jobs", NOBODY, NO_RESERVATION, Look::Told("AdminLevel=Operator")),
+        ("jobs", NOBODY, NOBODY, Look::Hidden),
+        ("jobs", AWAY, "", Look::Hidden),
+        ("nodes", NOBODY, AWAY, Look::Hidden),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let asked = folder.path().join("asked");
+        let script = format!(
+            r#"case "$*" in
+               *NodeName=gpu-bridge-nobody*) echo node >> {asked}; echo '{node}' >&2; exit 1;;
+               *ReservationName=gpu-bridge-nobody*) echo '{reservation}' >&2; exit 1;;
+               *config) printf 'PrivateData = {private}\nSlurmUser = slurm(64030)\n'; exit;;
+               esac; {}"#,
+            good_scontrol(),
+            asked = asked.display(),
+        );
+        let client = connect(cli(scripts(&script, &shows("24.11/jobs.txt", folder.path())))).unwrap();
+        let looks = [client.look(&[]).await, client.look(&[]).await];
+        for look in looks {
+            match (&expected, look) {
+                (Look::Good, Ok(look)) => assert_eq!(look.rights, None),
+                (Look::Told(words), Ok(look)) => {
+                    let rights = look.rights.unwrap_or_default();
+                    assert!(rights.starts_with("GB0330") && rights.contains(words), "{rights}");
+                }
+                (Look::Hidden, Err(Error::Hidden { .. })) => {}
+                (_, look) => panic!("{private} {node} {reservation}: {look:?}"),
+            }
+        }
+        // Slurm's answer counts for a while; where there was none, it is asked again.
+        let times = std::fs::read_to_string(&asked).unwrap().lines().count();
+        assert_eq!(times, if [node, reservation].contains(&AWAY) { 2 } else { 1 }, "{private} {node}");
+    }
+}
+
+#[tokio::test]
+async fn a_level_that_was_taken_away_is_noticed_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let level = folder.path().join("level");
+    let script = format!(
+        r#"case "$*" in
+           *nobody*) grep -q Operator {level} && case "$*" in *Reservation*) echo 'Requested reservation is invalid' >&2; exit 1;; esac
+              echo 'Invalid user id' >&2; exit 1;;
+           *assoc_mgr*) echo "UserName=svc(2004) DefAccount=ml DefWckey= AdminLevel=$(cat {level})"; exit;;
+           *config) printf 'PrivateData = jobs\nSlurmUser = slurm(64030)\nAccountingStorageType = accounting_storage/slurmdbd\n'; exit;;
+           esac; {}"#,
+        good_scontrol(),
+        level = level.display(),
+    );
+    let client = connect(cli(scripts(&script, &shows("24.11/jobs.txt", folder.path())))).unwrap();
+    std::fs::write(&level, "Operator").unwrap();
+    assert!(client.look(&[]).await.is_ok());
+    std::fs::write(&level, "None").unwrap();
+    assert!(matches!(client.look(&[]).await, Err(Error::Hidden { .. })));
+}
+
+#[tokio::test]
+async fn of_several_numbers_one_that_is_unknown_hides_no_other() {
+    // A release that refuses all for one: none does so today.
+    let squeue = format!(
+        r#"case "$*" in *--jobs=*,*|*--jobs=999) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; esac
+           for a in "$@"; do case $a in --jobs=*) j=${{a#--jobs=}};; --Format=*) n=${{a##*tres-per-task:}};; esac; done
+           sed "s/|nonce|/$n/g" {} | grep "^JOBID\|^$j|""#,
+        fixtures().join("cli/22.05/jobs.txt").display(),
+    );
+    let (scontrol, squeue) = scripts("true", &squeue);
+    let commands = Commands::new(&Options { scontrol, squeue, ..Options::default() }).unwrap();
+    let listed = commands.jobs(&[JobId(999), JobId(4), JobId(7), JobId(998)]).await;
+    let ids: Vec<u32> = listed.unwrap().jobs.keys().map(|id| id.0).collect();
+    assert_eq!(ids, [4, 7]);
 }
 
 #[tokio::test]
@@ -396,11 +531,12 @@ async fn a_hundred_thousand_waiting_jobs_are_listed_within_bounds() {
             format!("{id}|PENDING|alice|main|4|||1-00:00:00|1796051453|N/A|N/A|1|{id}|N/A|N/A|N/A|4|cpu=4");
         format!("{checked}|Priority|nonce|{gres}|nonce|N/A|nonce|N/A|nonce|\n")
     };
-    let text: String = (1..=JOBS).map(line).collect();
+    let heading = crate::slurm::shape::squeue_heading("|nonce|");
+    let text: String = std::iter::once(heading).chain((1..=JOBS).map(line)).collect();
     let file = world.folder.path().join("jobs.txt");
     std::fs::write(&file, &text).unwrap();
-    let squeue = shows(file.to_str().unwrap(), world.folder.path());
-    let commands = Commands::new(&Options { squeue, ..Options::default() });
+    let (scontrol, squeue) = scripts("true", &shows(file.to_str().unwrap(), world.folder.path()));
+    let commands = Commands::new(&Options { scontrol, squeue, ..Options::default() }).unwrap();
     let listed = commands.jobs(&[JobId(1)]).await.unwrap();
     assert_eq!((listed.jobs.len(), listed.pending_unread), (20_001, 79_999));
     // Those that want GPUs first, then the newest; the watched one in any case.

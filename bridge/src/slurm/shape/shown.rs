@@ -231,6 +231,11 @@ fn records<'a>(
     start: &str,
     free: &[&str],
 ) -> Result<Vec<&'a str>, Error> {
+    // Each line is whole: a flag, a node or a user that was cut off would not be missed.
+    let Some(text) = text.strip_suffix('\n') else {
+        let rest = text.lines().last().unwrap_or("nothing");
+        return Err(asked.unreadable(format!("{rest:?}, which breaks off"), format!("lines with {start}")));
+    };
     if text.trim() == none {
         return Ok(Vec::new());
     }
@@ -279,38 +284,59 @@ pub(in crate::slurm) fn squeue_format(nonce: &str) -> String {
     fields.chain(users).collect::<Vec<_>>().join(",")
 }
 
-/// What squeue says of each job, asked in [`squeue_format`].
+/// A heading of squeue, for tests.
+#[cfg(test)]
+pub(in crate::slurm) fn squeue_heading(nonce: &str) -> String {
+    let names = FIELDS.map(|field| field.to_ascii_uppercase().replace('-', "_")).join("|");
+    let users = USERS.map(|field| field.to_ascii_uppercase().replace('-', "_")).join(nonce);
+    format!("{names}|{users}{nonce}\n")
+}
+
+/// What squeue says of each job, asked in [`squeue_format`]. Its first line is the heading: without that, an empty text would be
+/// no jobs.
 pub(in crate::slurm) fn shown_jobs(
     asked: &Asked<'_>,
     text: &str,
     nonce: &str,
 ) -> Result<BTreeMap<JobId, JobRecord>, Error> {
+    let odd =
+        |found: String| asked.unreadable(found, "a heading and jobs, in the fields that were asked for");
+    let mut parts: Vec<&str> = text.split(nonce).collect();
+    if parts.pop() != Some("\n") || parts.is_empty() || !parts.len().is_multiple_of(USERS.len()) {
+        let start: String = text.chars().take(160).collect();
+        return Err(odd(format!("{} texts of users and a rest, from {start:?} on", parts.len())));
+    }
     let mut jobs = BTreeMap::new();
-    let mut parts = text.split(nonce);
-    let mut first = parts.next().unwrap_or_default();
-    loop {
-        if first.trim_end_matches('\n').is_empty() {
-            return match parts.next() {
-                None => Ok(jobs),
-                Some(_) => Err(asked.unreadable("a line without a job", "the fields that were asked for")),
-            };
-        }
-        let odd = |found: String| asked.unreadable(found, "a job, in the fields that were asked for");
-        let mut fields = first.trim_start_matches('\n').splitn(FIELDS.len() + 1, '|');
+    for (number, line) in parts.chunks_exact(USERS.len()).enumerate() {
+        let [first, per_node, per_job, per_task] = *line else { return Err(odd(format!("{line:?}"))) };
+        // The line end of the one before.
+        let fields = if number == 0 { Some(first) } else { first.strip_prefix('\n') };
+        let mut fields = fields.into_iter().flat_map(|fields| fields.splitn(FIELDS.len() + 1, '|'));
         let checked: [&str; FIELDS.len()] = std::array::from_fn(|_| fields.next().unwrap_or_default());
         let reason = fields.next().ok_or_else(|| odd(format!("{first:?}")))?;
-        let mut user = || parts.next().ok_or_else(|| odd(format!("{first:?}, and no more")));
-        let users = [reason, user()?, user()?, user()?];
+        let users = [reason, per_node, per_job, per_task];
+        if number == 0 {
+            if !is_heading(&checked, &users) {
+                return Err(odd(format!("{first:?} for a heading")));
+            }
+            continue;
+        }
         let record = shown_job(asked, &checked, users).map_err(|error| match error {
             NotRead::Field(found) => odd(found),
             NotRead::Job(error) => error,
         })?;
-        job::put(&mut jobs, record.job.id, record, |record| &record.job.state);
-        first = parts.next().ok_or_else(|| odd("a text that breaks off".to_owned()))?;
-        if !first.is_empty() && !first.starts_with('\n') {
-            return Err(odd(format!("{first:?} behind a job")));
+        let id = record.job.id;
+        if jobs.insert(id, record).is_some() {
+            return Err(odd(format!("two lines of job {id}")));
         }
     }
+    Ok(jobs)
+}
+
+/// `JOBID|STATE|…|REASON` and so on; some of the names differ from those of the fields.
+fn is_heading(checked: &[&str], users: &[&str]) -> bool {
+    let name = |word: &&str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
+    checked.first() == Some(&"JOBID") && checked.iter().chain(users).all(name)
 }
 
 /// Why a job could not be read.

@@ -174,24 +174,18 @@ impl Lab {
 
     /// The command line by which a process outside runs scontrol inside as root: append its arguments.
     pub fn scontrol_command(&self) -> Vec<String> {
-        let mut argv = self.command_prefix();
-        argv.push("scontrol".to_owned());
-        argv
+        self.slurm_command("root", "scontrol")
     }
 
-    /// The same, as `user`.
-    pub fn scontrol_command_as(&self, user: &str) -> Vec<String> {
-        let mut argv = self.command_prefix();
-        argv.extend(as_user(user));
-        argv.push("scontrol".to_owned());
-        argv
-    }
-
-    /// The command line by which a process outside runs `program` of Slurm inside as root, with the environment that
+    /// The command line by which a process outside runs `program` of Slurm inside as `user`, with the environment that
     /// gpu-bridge gives its commands, and that [`Self::command_prefix`] takes away: append its arguments.
-    pub fn slurm_command(&self, program: &str) -> Vec<String> {
+    pub fn slurm_command(&self, user: &str, program: &str) -> Vec<String> {
         let mut argv = self.command_prefix();
-        argv.extend(["SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=4096", program].map(str::to_owned));
+        argv.extend(["SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=4096"].map(str::to_owned));
+        if user != "root" {
+            argv.extend(as_user(user));
+        }
+        argv.push(program.to_owned());
         argv
     }
 

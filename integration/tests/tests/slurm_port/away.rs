@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use gpu_bridge::certainty::Certainty;
+use gpu_bridge::slurm::scontrol::Failure;
 use gpu_bridge::slurm::{Error, Options, Slurm as _, connect};
 use gpu_bridge_core::facts::slurm::{BaseState, NodeFlag};
 use gpu_bridge_labs::slurm::{Daemon, Lab};
@@ -13,14 +14,21 @@ use gpu_bridge_labs::slurm::{Daemon, Lab};
 use super::{OURS, Site, drain};
 
 pub(super) async fn is_said_so(lab: &Lab, sites: &[Arc<Site>]) -> Result<()> {
-    try_join_all(sites.iter().map(|site| credentials(site))).await?;
+    let by_rest = || sites.iter().filter(|site| !site.by_commands());
+    try_join_all(by_rest().map(|site| credentials(site))).await?;
+    for site in sites.iter().filter(|site| site.by_commands()) {
+        commands(site).await?;
+    }
 
     lab.stop(&Daemon::Slurmrestd).await?;
-    for site in sites {
+    for site in by_rest() {
         let away = site.client.look(&[]).await.unwrap_err();
         assert!(matches!(away, Error::Unreachable { .. }), "{} {away}", site.api);
         let refused = site.client.act(&drain(&site.nodes[0], OURS, None)).await.unwrap_err();
         assert_eq!(refused.certainty(), Certainty::NotDone, "{} {refused}", site.api);
+    }
+    for site in sites.iter().filter(|site| site.by_commands()) {
+        site.client.look(&[]).await?;
     }
     lab.start(&Daemon::Slurmrestd).await?;
     for site in sites {
@@ -80,17 +88,35 @@ async fn credentials(site: &Site) -> Result<()> {
     std::fs::rename(&token_file, site.folder.path().join("away"))?;
     assert!(matches!(client.look(&[]).await, Err(Error::Token { .. })));
     std::fs::write(&token_file, lab.token("alice", Duration::from_hours(1)).await?)?;
-    let scontrol = lab.scontrol_command_as("alice");
+    let scontrol = lab.slurm_command("alice", "scontrol");
     let alice = connect(Options { user: "alice".into(), scontrol, ..site.options() })?;
     let forbidden = alice.act(&drain(node, OURS, None)).await.unwrap_err();
     let known = if site.writes_by_scontrol() {
-        matches!(&forbidden, Error::Scontrol(error) if error.failure() == Some(gpu_bridge::slurm::scontrol::Failure::Forbidden))
+        said(&forbidden, Failure::Forbidden)
     } else {
         matches!(forbidden, Error::Forbidden { .. })
     };
     ensure!(known, "{api} {forbidden}");
     std::fs::rename(site.folder.path().join("away"), &token_file)?;
     Ok(())
+}
+
+/// The same of the commands: too long an answer, and a user who may not write.
+async fn commands(site: &Site) -> Result<()> {
+    let Site { lab, api, .. } = site;
+    let small = connect(Options { max_response_bytes: 2_000, ..site.options() })?;
+    let too_large = small.look(&[]).await.unwrap_err();
+    ensure!(too_large.code() == "GB0315", "{api} {too_large}");
+    let scontrol = lab.slurm_command("alice", "scontrol");
+    let alice = connect(Options { scontrol, ..site.options() })?;
+    let forbidden = alice.act(&drain(&site.nodes[0], OURS, None)).await.unwrap_err();
+    ensure!(said(&forbidden, Failure::Forbidden), "{api} {forbidden}");
+    assert_eq!(forbidden.certainty(), Certainty::NotDone);
+    Ok(())
+}
+
+fn said(error: &Error, failure: Failure) -> bool {
+    matches!(error, Error::Scontrol(error) if error.failure() == Some(failure))
 }
 
 async fn controller(site: &Site) -> Result<()> {
@@ -100,9 +126,14 @@ async fn controller(site: &Site) -> Result<()> {
     let hasty = connect(Options { timeout: Duration::from_millis(500), ..site.options() })?;
     let (away, unanswered) = futures::join!(patient.look(&[]), hasty.look(&[]));
     let away = away.unwrap_err();
-    ensure!(matches!(away, Error::ControllerAway { .. }), "{api} {away}");
+    let known = matches!(away, Error::ControllerAway { .. }) || said(&away, Failure::ControllerAway);
+    ensure!(known, "{api} {away}");
     let unanswered = unanswered.unwrap_err();
-    let known = matches!(unanswered, Error::Unanswered { .. } | Error::ControllerAway { .. });
+    let known = match &unanswered {
+        Error::Unanswered { .. } | Error::ControllerAway { .. } => !site.by_commands(),
+        // Killed after its deadline.
+        error => site.by_commands() && (error.code() == "GB0315" || said(error, Failure::ControllerAway)),
+    };
     ensure!(known, "{api} {unanswered}");
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The Slurm port against real Slurms: what it reads, what it writes, and what it says when parts are away. One lab per
-//! release; in it every REST version that the release serves has nodes of its own, and all of them are tried at the same
-//! time. Runs where GPU_BRIDGE_LABS=1.
+//! release; in it every REST version that the release serves has nodes of its own, and so has `mode = "cli"`; all of them are
+//! tried at the same time. Runs where GPU_BRIDGE_LABS=1.
 #![allow(clippy::unwrap_used, reason = "this is a test, helpers included")]
 
 mod away;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use gpu_bridge::slurm::{Client, Options, Slurm as _, TokenSource, connect};
+use gpu_bridge::slurm::{Client, Mode, Options, Slurm as _, TokenSource, connect};
 use gpu_bridge_core::facts::slurm::{Action, Job, JobState, Slurm};
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use gpu_bridge_labs::slurm::{self, Lab, Node, Release};
@@ -23,10 +23,13 @@ const LIMIT: Duration = Duration::from_mins(1);
 const OURS: &str = "gpu-bridge:h0042 e7 \"window\" é";
 /// Nodes that one REST version has for itself.
 const NODES: usize = 6;
+/// In the place of a REST version: `mode = "cli"`.
+const CLI: &str = "cli";
 
-/// One REST version of a release, with nodes that no other version's tests touch.
+/// One REST version of a release, or none, with nodes that no other one's tests touch.
 struct Site {
     lab: Arc<Lab>,
+    /// The REST version, or [`CLI`].
     api: &'static str,
     /// Names of its nodes.
     nodes: Vec<SlurmNodeName>,
@@ -52,9 +55,19 @@ impl Site {
         options(&self.lab, &self.folder, self.api)
     }
 
-    /// Whether this version's nodes are written with scontrol, and so by the user who runs it: root.
+    /// Whether scontrol and squeue do it all.
+    fn by_commands(&self) -> bool {
+        self.api == CLI
+    }
+
+    /// Whether nodes are written with scontrol here, and so by the user who runs it: root.
     fn writes_by_scontrol(&self) -> bool {
-        self.api <= "v0.0.38"
+        self.by_commands() || self.api <= "v0.0.38"
+    }
+
+    /// Whether jobs are listed by squeue here.
+    fn lists_by_squeue(&self) -> bool {
+        self.by_commands() || self.api <= "v0.0.40"
     }
 
     /// Looks until `seen`, for at most [`LIMIT`]. (By hand: what a task runs can't go through the labs' `wait_until`.)
@@ -89,13 +102,16 @@ impl Site {
 }
 
 fn options(lab: &Lab, folder: &tempfile::TempDir, api: &str) -> Options {
+    let scontrol = lab.scontrol_command();
+    if api == CLI {
+        return Options { mode: Mode::Cli, scontrol, ..Options::default() };
+    }
     Options {
         url: lab.rest_url(),
         user: "slurm".into(),
         token: Some(TokenSource::File(folder.path().join("token"))),
         api_version: Some(api.to_owned()),
-        scontrol: lab.scontrol_command(),
-        squeue: lab.slurm_command("squeue"),
+        scontrol,
         ..Options::default()
     }
 }
@@ -151,14 +167,14 @@ async fn on(release: Release) -> Result<()> {
         println!("skipped: GPU_BRIDGE_LABS is not 1");
         return Ok(());
     }
-    let apis = release.apis();
+    let apis: Vec<&str> = release.apis().iter().copied().chain([CLI]).collect();
     let nodes = Node::several(NODES * apis.len());
     // A job is completing for so long, which has to be seen also on a busy machine.
     let extra = vec!["KillWait=10".to_owned()];
     let lab = Lab::up(slurm::Options { release, nodes, extra, ..slurm::Options::default() }).await?;
     let lab = Arc::new(lab);
     let mut sites = Vec::new();
-    for (number, api) in apis.iter().copied().enumerate() {
+    for (number, api) in apis.into_iter().enumerate() {
         sites.push(Arc::new(Site::new(&lab, number, api).await?));
     }
     // Without a word on it, the newest is used.

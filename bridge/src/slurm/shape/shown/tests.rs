@@ -32,6 +32,11 @@ fn jobs(text: &str) -> Result<BTreeMap<JobId, JobRecord>, Error> {
     shown_jobs(&ASKED, text, NONCE)
 }
 
+/// Behind a heading.
+fn listed(lines: &str) -> Result<BTreeMap<JobId, JobRecord>, Error> {
+    jobs(&format!("{}{lines}", squeue_heading(NONCE)))
+}
+
 /// Without what only one mouth tells: which of an array's tasks squeue joins, and Slurm's own sentence on a held job.
 fn comparable(record: &JobRecord) -> (Job, Option<job::Het>) {
     let mut job = record.job.clone();
@@ -83,54 +88,56 @@ fn the_counter_and_the_release_are_read() {
     }
 }
 
+/// Whether a text is read that was cut here: at the end of a line alone.
+fn whole_lines(whole: &str, at: usize) -> bool {
+    whole[..at].ends_with('\n')
+}
+
+/// What is read of each beginning of the text, with its length; `None` is refused.
+fn cuts<'a, T>(
+    whole: &'a str,
+    read: impl Fn(&str) -> Result<T, Error> + 'a,
+) -> impl Iterator<Item = (usize, Option<T>)> + 'a {
+    let ends = (0..whole.len()).filter(|at| whole.is_char_boundary(*at));
+    ends.map(move |at| (at, read(&whole[..at]).ok()))
+}
+
 #[test]
 fn a_text_that_was_cut_makes_no_other_fact() {
     for (folder, _) in releases() {
-        let whole = read(&folder.join("nodes.txt"));
+        let text = |what: &str| read(&folder.join(format!("{what}.txt")));
+
+        let whole = text("nodes");
         let truth = nodes(&whole).unwrap();
-        for at in (0..whole.len()).filter(|at| whole.is_char_boundary(*at)) {
-            for (name, node) in nodes(&whole[..at]).unwrap_or_default() {
-                let Ok(node) = node else { continue };
-                let truth = match truth.get(&name) {
-                    Some(Ok(truth)) => truth,
-                    // What made it unreadable was cut off.
-                    Some(Err(_)) if at > 0 => continue,
-                    // The name itself was cut.
-                    _ => panic!("{name} cut at {at}"),
-                };
-                // A cut number or list of flags cannot be seen: the command's exit status tells.
-                let flag = |flag: &NodeFlag| truth.flags.contains(flag) || matches!(flag, NodeFlag::Other(_));
-                assert!(
-                    node.flags.iter().all(flag) && node.gpus <= truth.gpus,
-                    "{name} cut at {at}: {node:?}"
-                );
-            }
+        for (at, found) in cuts(&whole, nodes) {
+            assert_eq!(found.is_some(), whole_lines(&whole, at), "nodes cut at {at}");
+            assert!(found.iter().flatten().all(|(name, node)| truth.get(name) == Some(node)), "cut at {at}");
         }
-        let whole = read(&folder.join("jobs.txt"));
+        let whole = text("reservations");
+        let truth = shown_reservations(&ASKED, &whole).unwrap();
+        for (at, found) in cuts(&whole, |text| shown_reservations(&ASKED, text)) {
+            assert_eq!(found.is_some(), whole_lines(&whole, at), "reservations cut at {at}");
+            assert!(
+                found.iter().flatten().all(|(name, found)| truth.get(name) == Some(found)),
+                "cut at {at}"
+            );
+        }
+        let whole = text("partitions");
+        let truth = shown_partitions(&ASKED, &whole).unwrap();
+        for (at, found) in cuts(&whole, |text| shown_partitions(&ASKED, text)) {
+            assert_eq!(found.is_some(), whole_lines(&whole, at), "partitions cut at {at}");
+            assert!(
+                found.iter().flatten().all(|(name, found)| truth.get(name) == Some(found)),
+                "cut at {at}"
+            );
+        }
+        let whole = text("jobs");
         let truth = jobs(&whole).unwrap();
-        for at in (0..whole.len()).filter(|at| whole.is_char_boundary(*at)) {
-            let Ok(found) = jobs(&whole[..at]) else { continue };
-            assert!(found.iter().all(|(id, record)| truth.get(id) == Some(record)), "cut at {at}");
-        }
-        for what in ["reservations", "partitions"] {
-            let whole = read(&folder.join(format!("{what}.txt")));
-            let line = whole.lines().next().unwrap();
-            // Every field that is read must be there.
-            for at in 0..line.rfind(if what == "partitions" { " TotalCPUs=" } else { " Licenses=" }).unwrap()
-            {
-                let cut = line[..at].to_owned();
-                let missing = |field: &str| !cut.contains(&format!(" {field}="));
-                let error = match what {
-                    "partitions" => shown_partitions(&ASKED, &cut).is_err(),
-                    _ => shown_reservations(&ASKED, &cut).is_err(),
-                };
-                let needed: &[&str] = if what == "partitions" {
-                    &["State", "Nodes", "MaxTime"]
-                } else {
-                    &["Accounts", "Users", "EndTime"]
-                };
-                assert!(error || !needed.iter().any(|field| missing(field)), "{what} cut at {at}: {cut}");
-            }
+        for (at, found) in cuts(&whole, jobs) {
+            // A line end may stand in a user's words too.
+            let whole_jobs = whole[..at].ends_with(&format!("{NONCE}\n"));
+            assert_eq!(found.is_some(), whole_jobs, "jobs cut at {at}");
+            assert!(found.iter().flatten().all(|(id, found)| truth.get(id) == Some(found)), "cut at {at}");
         }
     }
 }
@@ -195,7 +202,9 @@ fn words_of_others_make_no_node() {
     }
     // A line that is no record stands behind a comment, or nothing is read.
     assert_eq!(nodes(&format!("{real} Comment=a\nb\n")).unwrap().len(), 1);
-    for text in ["", "slurm_load_node error\n", &format!("{HEAD}\nodd\n"), &format!("odd\n{HEAD}\n")] {
+    for text in
+        ["", "\n", "slurm_load_node error\n", HEAD, &format!("{HEAD}\nodd\n"), &format!("odd\n{HEAD}\n")]
+    {
         assert!(nodes(text).is_err(), "{text:?}");
     }
     assert_eq!(nodes("No nodes in the system\n").unwrap().len(), 0);
@@ -206,10 +215,10 @@ fn words_of_others_make_no_node() {
         (" Gres=gpu:a100:4", ""),
         ("IDLE+DRAIN", ""),
     ] {
-        assert!(nodes(&HEAD.replace(from, to)).unwrap()[&gpu1].is_err(), "{from:?} -> {to:?}");
+        assert!(nodes(&(HEAD.replace(from, to) + "\n")).unwrap()[&gpu1].is_err(), "{from:?} -> {to:?}");
     }
     // What is in use and not told is in use.
-    let quiet = nodes(&HEAD.replace(" GresUsed=gpu:a100:0(IDX:N/A)", "")).unwrap();
+    let quiet = nodes(&(HEAD.replace(" GresUsed=gpu:a100:0(IDX:N/A)", "") + "\n")).unwrap();
     assert_eq!(quiet[&gpu1].as_ref().unwrap().gpus_used, None);
 }
 
@@ -227,21 +236,83 @@ fn words_of_users_make_no_job() {
         "gres/gpu:1|x",
         "gres/gpu:1\nx",
         "x\n8|COMPLETED|bob|main|1|gpu1||1:00|1|2|3|1|8|N/A|N/A|N/A|1||None\n",
+        "JobState=COMPLETED NodeList=(null)",
+        "|||||||||||||||||||||||||",
+        "\n\n7|COMPLETED|\n",
+        "|",
     ] {
         for texts in [["None", gres, "N/A", "N/A"], ["None", "N/A", gres, "N/A"], [gres, "N/A", "N/A", gres]]
         {
-            let found = jobs(&job_line("RUNNING", texts)).unwrap();
-            assert_eq!(found.keys().collect::<Vec<_>>(), [&JobId(7)], "{texts:?}");
-            let job = &found[&JobId(7)].job;
-            assert_eq!((&job.state, job.nodes.len(), job.user.as_str()), (&JobState::Running, 2, "alice"));
+            let before = job_line("RUNNING", ["None", "N/A", "N/A", "N/A"]).replace("7|", "6|");
+            let after = before.replace("6|", "8|");
+            let found = listed(&format!("{before}{}{after}", job_line("RUNNING", texts))).unwrap();
+            assert_eq!(found.keys().collect::<Vec<_>>(), [&JobId(6), &JobId(7), &JobId(8)], "{texts:?}");
+            for JobRecord { job, .. } in found.values() {
+                assert_eq!(
+                    (&job.state, job.nodes.len(), job.user.as_str()),
+                    (&JobState::Running, 2, "alice")
+                );
+            }
         }
     }
-    assert_eq!(jobs("").unwrap().len(), 0);
+}
+
+/// Should somebody read the word off the command line in time: neither another's job vanishes nor its nodes.
+#[test]
+fn whoever_knows_the_word_makes_the_look_fail_and_no_job_vanish() {
+    let victim = job_line("RUNNING", ["None", "N/A", "N/A", "N/A"]);
+    let (n, record) = (NONCE, "8|COMPLETED|bob|main|1|gpu9||1:00|1|2|3|1|8|N/A|N/A|N/A|1||None");
+    let again = victim.trim_end().replace("gpu[1-2]", "gpu[8-9]");
+    // Every shift of the texts against the lines, and a whole line of the victim's own with other nodes.
+    let mut forged: Vec<String> =
+        (0..12).map(|texts| format!("x{}", format!("{n}x").repeat(texts))).collect();
+    forged.extend((0..8).map(|texts| format!("x{n}x{n}x{n}\n{record}{}", format!("{n}x").repeat(texts))));
+    forged.extend(["|nonce".to_owned(), "nonce|".to_owned(), format!("x{n}x{n}x{n}\n{again}\n8|")]);
+    forged.push(format!("x{n}x{n}x{n}\n{again}\n{record}{n}x"));
+    for text in &forged {
+        for place in 0..4 {
+            let mut texts = ["None", "N/A", "N/A", "N/A"];
+            texts[place] = text;
+            let attacker = job_line("PENDING", texts).replacen("7|", "6|", 1);
+            for lines in [format!("{attacker}{victim}"), format!("{victim}{attacker}")] {
+                let Ok(found) = listed(&lines) else { continue };
+                let seen = &found[&JobId(7)].job;
+                assert_eq!((&seen.state, seen.nodes.len()), (&JobState::Running, 2), "{lines:?}");
+                assert!(seen.nodes.contains(&"gpu1".into()), "{lines:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_list_of_jobs_is_refused() {
+    assert_eq!(listed("").unwrap().len(), 0);
     let whole = job_line("RUNNING", ["None", "N/A", "N/A", "N/A"]);
+    let heading = squeue_heading(NONCE);
     for text in [
+        String::new(),
+        "\n".to_owned(),
+        // Without a heading it may be anything that ended well.
+        whole.clone(),
+        heading.trim_end().to_owned(),
+        heading.replace("JOBID", "JOB ID"),
+        heading.replacen("STATE|", "", 1),
+        heading.to_lowercase(),
+        format!("{heading}{heading}"),
+        format!("{whole}{heading}"),
+    ] {
+        assert!(jobs(&text).is_err(), "{text:?}");
+    }
+    for lines in [
         "\n|nonce|".to_owned(),
         "squeue: error".to_owned(),
+        "\n".to_owned(),
+        format!("\n{whole}"),
+        format!("{whole}\n"),
+        format!("{whole}{whole}"),
         whole.replace(NONCE, "|other|"),
+        whole.replacen(NONCE, "", 1),
+        whole.replacen(NONCE, "|nonce||nonce|", 1),
         whole.replace("7|RUN", "x|RUN"),
         whole.replace("|200|", "|2026-11-30T15:10:58|"),
         whole.replace("|1|7|", "|yes|7|"),
@@ -249,8 +320,9 @@ fn words_of_users_make_no_job() {
         whole.replace("|main|2|", "|main|two|"),
         whole.replacen("|alice", "", 1),
         format!("{}x", whole.trim_end()),
+        whole.trim_end().to_owned(),
     ] {
-        assert!(jobs(&text).is_err(), "{text:?}");
+        assert!(listed(&lines).is_err(), "{lines:?}");
     }
 }
 
@@ -299,6 +371,6 @@ fn a_reservation_s_name_and_comment_are_no_fields() {
         "slurm_load_reservations error".to_owned(),
         String::new(),
     ] {
-        assert!(shown_reservations(&ASKED, &odd).is_err(), "{odd:?}");
+        assert!(shown_reservations(&ASKED, &(odd.clone() + "\n")).is_err(), "{odd:?}");
     }
 }
