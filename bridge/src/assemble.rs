@@ -13,11 +13,10 @@ use crate::code::report;
 use crate::config::{self, Config, PolicyMode, ProposalKind, SlurmEndpoint};
 use crate::daemon::clock::{Clock, SystemClock};
 use crate::daemon::decider::{Mode, Seat};
-use crate::daemon::engine::{Beginning, Engine, Parts};
+use crate::daemon::engine::{Engine, Parts};
 use crate::daemon::journal::{self, Journal};
 use crate::daemon::{self, Stop};
 use crate::kubernetes::{self, GpuResources, client, manifests::ManifestOptions};
-use crate::ledger::Origin;
 use crate::policy::{self, Grants, LoadOptions};
 use crate::{api, slurm};
 
@@ -258,10 +257,6 @@ pub async fn engine(config: Config) -> Result<Engine<crate::ledger::FileDisk>, E
     if let Some(reason) = &opening.rebuilt {
         tracing::warn!(%reason, "the store was rebuilt from the ledger");
     }
-    let beginning = match opening.replay.origin {
-        Origin::Fresh => Beginning::Fresh,
-        Origin::Found => Beginning::Known,
-    };
     let parts = Parts {
         seats: seats(&config)?,
         slurm: slurm_port(&config.slurm, Arc::clone(&clock)).map_err(Error::Slurm)?,
@@ -273,7 +268,7 @@ pub async fn engine(config: Config) -> Result<Engine<crate::ledger::FileDisk>, E
         site: config.site,
         calendar: config.calendar,
     };
-    Engine::begin(parts, journal, beginning).map_err(at)
+    Engine::begin(parts, journal).map_err(at)
 }
 
 /// Runs until SIGTERM or SIGINT.

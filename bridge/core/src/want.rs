@@ -171,13 +171,23 @@ fn found_listed(view: &View<'_>) -> bool {
     view.record.found.as_ref().is_some_and(|found| found.listed)
 }
 
+/// Does Kubernetes start work on the node as it stands? None of our guards need be there: the taint of a plain release closes
+/// it as well.
+fn kubernetes_is_open(view: &View<'_>) -> bool {
+    let released = view
+        .in_kubernetes
+        .as_ref()
+        .is_ok_and(|seen| seen.node.taints.iter().any(|t| t.key == TAINT_RELEASED));
+    view.kubernetes == Gate::Open && !released
+}
+
 /// The gate that a write would open, where that takes a permit: a Kubernetes gate that is open already may have its labels
 /// set right, and what was found is put back without one.
 pub fn needs_permit(view: &View<'_>, action: &Action) -> Option<Domain> {
     let released = view.record.release().is_some();
     action.opens().filter(|domain| {
-        let stands_open = *domain == Domain::Kubernetes && view.kubernetes == Gate::Open;
-        !released && !restores(view) && !stands_open
+        let is_open = *domain == Domain::Kubernetes && kubernetes_is_open(view);
+        !released && !restores(view) && !is_open
     })
 }
 
@@ -334,7 +344,7 @@ fn kubernetes_actions(view: &View<'_>, want: KubernetesWant) -> Vec<kubernetes::
     match want {
         KubernetesWant::Untouched => Vec::new(),
         KubernetesWant::Open => {
-            if view.kubernetes != Gate::Open && !may_open(view, Domain::Kubernetes) {
+            if !kubernetes_is_open(view) && !may_open(view, Domain::Kubernetes) {
                 return Vec::new();
             }
             let stays = restores(view) && found_listed(view);

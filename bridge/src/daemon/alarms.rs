@@ -8,9 +8,13 @@ use gpu_bridge_core::facts::slurm::Index;
 use gpu_bridge_core::ids::NodeName;
 use gpu_bridge_core::model::Domain;
 use gpu_bridge_core::{leftover, safety};
+use jiff::SignedDuration;
 
 use super::engine::Engine;
 use crate::ledger::Disk;
+
+/// How long a scheduler may be away before people are told: longer than it takes to start again.
+const SILENCE: SignedDuration = SignedDuration::from_mins(5);
 
 impl<D: Disk> Engine<D> {
     /// Raises the alarms that began and clears those that ended.
@@ -52,6 +56,15 @@ impl<D: Disk> Engine<D> {
                  (`scontrol token username=USER lifespan=SECONDS`), or nothing of Slurm is seen any more"
             );
             on.insert("token/slurm".to_owned(), (None, text));
+        }
+        for (domain, since) in &self.unseen {
+            if since.duration_until(now) >= SILENCE {
+                let text = format!(
+                    "{domain} was not seen since {since}: nothing opens, and no handover goes on, until it is \
+                     (`gpu-bridge status` says why)"
+                );
+                on.insert(format!("unseen/{domain}"), (None, text));
+            }
         }
         if let Some(hidden) = &self.hidden {
             on.insert("private/slurm".to_owned(), (None, hidden.clone()));

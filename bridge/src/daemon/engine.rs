@@ -66,8 +66,6 @@ pub struct Engine<D: Disk> {
     pub(super) looks: BTreeMap<NodeName, Seen<NodeLook>>,
     pub(super) probes: BTreeMap<NodeName, Seen<BindingProbe>>,
     pub(super) plan: Plan,
-    /// Whether the ledger tells what is ours.
-    beginning: Beginning,
     /// Marks that the ledger does not explain are yet to be looked for.
     pub(super) import_pending: bool,
     /// When evictions on a node may be asked for again.
@@ -78,6 +76,8 @@ pub struct Engine<D: Disk> {
     pub(super) ledger_fault: Option<String>,
     /// How far the schedulers' own counters had come at the last look, or by the ledger.
     pub(super) counters: Counters,
+    /// Schedulers that the last look did not see, each with the first look that did not.
+    pub(super) unseen: BTreeMap<Domain, Timestamp>,
     /// What Slurm hides from us, while it does: then nothing it shows is believed.
     pub(super) hidden: Option<String>,
     /// The last decision recorded for each want, so that only changes are.
@@ -94,22 +94,9 @@ pub struct Ticked {
     pub progress: bool,
 }
 
-/// How the engine begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Beginning {
-    /// With a ledger that tells what is ours.
-    Known,
-    /// With a new ledger: marks of ours, if there are any, are imported.
-    Fresh,
-}
-
 impl<D: Disk> Engine<D> {
     /// Begins a leadership: its epoch is above all that the ledger knows, and stands in the ledger before anything is done.
-    pub fn begin(
-        parts: Parts,
-        mut journal: Journal<D>,
-        beginning: Beginning,
-    ) -> Result<Self, journal::Error> {
+    pub fn begin(parts: Parts, mut journal: Journal<D>) -> Result<Self, journal::Error> {
         let epoch = journal.book().epoch.map_or(Epoch(1), Epoch::next);
         let counters = journal.book().backwards.counters;
         let now = parts.clock.now();
@@ -126,7 +113,7 @@ impl<D: Disk> Engine<D> {
             looks: BTreeMap::new(),
             probes: BTreeMap::new(),
             plan: Plan::default(),
-            beginning,
+            unseen: BTreeMap::new(),
             import_pending: true,
             evict_again: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -165,9 +152,14 @@ impl<D: Disk> Engine<D> {
             tracing::error!(%why, "the ledger cannot be written: nothing new is begun, closing goes on");
         }
         self.notice_time();
-        if self.import_pending && !self.import() && self.beginning == Beginning::Fresh {
-            tracing::warn!("the ledger is new: nothing is done until both schedulers were seen once");
-            return Ticked::default();
+        // A ledger that knows of no node is new, or began while a scheduler was away: only marks tell what is ours.
+        if self.import_pending && !self.import() && self.journal.book().nodes.is_empty() {
+            tracing::debug!(
+                "the ledger knows of no node: nothing is done until both schedulers were seen once"
+            );
+            let facts = Arc::clone(&self.facts);
+            self.alarms(&Index::new(&facts.slurm));
+            return Ticked { progress: self.journal.last().0 != before };
         }
         let mut round = Round::default();
         let names: Vec<NodeName> = self.parts.site.nodes.keys().cloned().collect();
@@ -229,6 +221,17 @@ impl<D: Disk> Engine<D> {
         let before = std::mem::replace(&mut self.facts, Arc::new(facts));
         tell(Domain::Slurm, before.slurm.unknown_why(), self.facts.slurm.unknown_why());
         tell(Domain::Kubernetes, before.kubernetes.unknown_why(), self.facts.kubernetes.unknown_why());
+        let answered = [
+            (Domain::Slurm, self.facts.slurm.value().is_some()),
+            (Domain::Kubernetes, self.facts.kubernetes.value().is_some()),
+        ];
+        for (domain, answered) in answered {
+            if answered {
+                self.unseen.remove(&domain);
+            } else {
+                self.unseen.entry(domain).or_insert(at);
+            }
+        }
         self.looks.clear();
         self.probes.clear();
         if self.facts.kubernetes.value().is_none() {
@@ -315,7 +318,6 @@ impl<D: Disk> Engine<D> {
             self.epoch = epoch;
         }
         self.import_pending = false;
-        self.beginning = Beginning::Known;
         true
     }
 

@@ -116,6 +116,20 @@ fn openings_are_written_with_a_permit_and_only_then() {
     }
 }
 
+/// A node that was released to Slurm bears a plain taint alone: it is no guard of ours, and taking it off opens all the same.
+#[test]
+fn the_taint_of_a_plain_release_goes_by_a_permit() {
+    let mut case = Case::to_kubernetes(State::Releasing);
+    case.kubernetes().gate.get_or_insert_default().closed.clear();
+    case.kube_node().taints = vec![taint(TAINT_RELEASED, Effect::NoSchedule)];
+    assert_eq!(writes(&case), ["mark"]);
+    let permit =
+        |view: &View<'_>| actions(view).iter().filter_map(|action| needs_permit(view, action)).collect();
+    assert_eq!(case.judge::<Vec<_>>(permit), [Domain::Kubernetes]);
+    case.kubernetes().guards.pods = kubernetes::GuardState::Missing;
+    assert_eq!(writes(&case), [""; 0]);
+}
+
 #[test]
 fn nothing_is_written_where_all_stands() {
     let rows = [

@@ -10,7 +10,7 @@ use gpu_bridge::assemble;
 use gpu_bridge::config::{self, Config};
 use gpu_bridge::daemon::clock::{Clock, ManualClock};
 use gpu_bridge::daemon::command::{Command, Go};
-use gpu_bridge::daemon::engine::{Beginning, Engine, Parts};
+use gpu_bridge::daemon::engine::{Engine, Parts};
 use gpu_bridge::daemon::journal::Journal;
 use gpu_bridge::daemon::published::NodeStatus;
 use gpu_bridge::kubernetes::manifests;
@@ -169,7 +169,7 @@ async fn engine(folder: &Path, standins: &Standins, clock: &ManualClock) -> anyh
         site: config.site,
         calendar: config.calendar,
     };
-    Ok(Engine::begin(parts, journal, Beginning::Fresh)?)
+    Ok(Engine::begin(parts, journal)?)
 }
 
 async fn adopt(engine: &mut Engine<FileDisk>) -> anyhow::Result<()> {

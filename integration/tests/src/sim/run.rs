@@ -6,9 +6,9 @@ use std::sync::Arc;
 use gpu_bridge::daemon::clock::ManualClock;
 use gpu_bridge::daemon::command::{Command, Go};
 use gpu_bridge::daemon::decider::{Mode, Seat};
-use gpu_bridge::daemon::engine::{Beginning, Engine, Parts};
+use gpu_bridge::daemon::engine::{Engine, Parts};
 use gpu_bridge::daemon::journal::Journal;
-use gpu_bridge::ledger::{Keep, Origin, SimDisk};
+use gpu_bridge::ledger::{Keep, SimDisk};
 use gpu_bridge_core::book::Record;
 use gpu_bridge_core::calendar::Calendar;
 use gpu_bridge_core::event::ReleaseMode;
@@ -277,7 +277,7 @@ impl Run {
         }
         world.mirror = super::mirror::Mirror::default();
         let now = world.now();
-        let (journal, replay) = match Journal::open_on(world.disk.clone(), now) {
+        let (journal, _) = match Journal::open_on(world.disk.clone(), now) {
             Ok(opened) => opened,
             Err(error) => {
                 // A disk that takes nothing, or a machine that dies again, keeps the daemon from starting; a broken
@@ -288,10 +288,6 @@ impl Run {
                 self.starts_at = now + SignedDuration::from_secs(30);
                 return;
             }
-        };
-        let beginning = match replay.origin {
-            Origin::Fresh => Beginning::Fresh,
-            Origin::Found => Beginning::Known,
         };
         let parts = Parts {
             site: self.site.clone(),
@@ -307,7 +303,7 @@ impl Run {
             token_alarm_before: SignedDuration::ZERO,
             tick_period_s: 10,
         };
-        match Engine::begin(parts, journal, beginning) {
+        match Engine::begin(parts, journal) {
             Ok(engine) => {
                 self.engine = Some(engine);
                 // What the old ledger's lines say again was told before.

@@ -15,6 +15,7 @@ use super::people::ADMIN;
 use super::run::{GPUS, Run};
 use super::world::Who;
 
+mod away;
 mod closing;
 mod quarantine;
 mod second_look;
