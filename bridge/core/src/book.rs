@@ -69,7 +69,7 @@ pub struct Record {
     pub quarantine: Option<String>,
     /// Its adoption under way ends a quarantine: it can't be put back as found, only go on.
     pub adopted_from_quarantine: bool,
-    /// Jobs that handovers which came to nothing saw on it: shrunk off the node since, they may have processes there yet.
+    /// Jobs that handovers which came to nothing, or its quarantine, saw on it: shrunk off the node since, they may have processes there yet.
     #[serde(default)]
     pub jobs_seen: JobsSeen,
     /// The same of GPU pods, whose containers may have outlived them.
@@ -210,6 +210,7 @@ impl Book {
             | Event::TimeRanBackwards { .. }
             | Event::Found { .. }
             | Event::DrainLifted { .. }
+            | Event::SeenInQuarantine { .. }
             | Event::Intent { .. }
             | Event::Outcome { .. }
             | Event::Decision { .. }
@@ -236,6 +237,11 @@ impl Book {
                 if let Some(found) = &mut self.entry(node).found {
                     found.slurm_drain = None;
                 }
+            }
+            Event::SeenInQuarantine { node, jobs, pods } => {
+                let record = self.entry(node);
+                record.jobs_seen.extend(jobs);
+                record.pods_seen.extend(pods.clone());
             }
             Event::Planned(handover) => self.begin(handover)?,
             Event::Handover { id, event } => self.advance(*id, at, event)?,

@@ -8,6 +8,8 @@ use crate::backwards::Counters;
 use crate::denied::Denied;
 use crate::facts::kubernetes::{self, Taint};
 use crate::facts::slurm;
+use crate::gate::kubernetes::PodsSeen;
+use crate::gate::slurm::JobsSeen;
 use crate::handover::{self, Handover};
 use crate::ids::{Epoch, HandoverId, NodeName, PolicyName, PoolName};
 use crate::model::Domain;
@@ -55,6 +57,15 @@ pub enum Event {
     DrainLifted {
         /// Which node.
         node: NodeName,
+    },
+    /// On a node in quarantine, with no handover under way: what the next handover must not forget.
+    SeenInQuarantine {
+        /// Which node.
+        node: NodeName,
+        /// Jobs on it.
+        jobs: JobsSeen,
+        /// GPU pods on it, and what became of those seen before.
+        pods: PodsSeen,
     },
     /// A handover begins.
     Planned(Box<Handover>),
@@ -187,6 +198,7 @@ impl Event {
             }
             Self::Found { node, .. }
             | Self::DrainLifted { node }
+            | Self::SeenInQuarantine { node, .. }
             | Self::Quarantined { node, .. }
             | Self::QuarantineEnded { node }
             | Self::Imported { node, .. }

@@ -129,6 +129,28 @@ fn a_force_deleted_pod_holds_the_node_for_its_grace() {
     }
 }
 
+/// A pod that is force-deleted on a node in quarantine, where no handover has noted it, holds the adoption that ends it.
+#[test]
+fn a_pod_seen_in_quarantine_holds_the_adoption_that_ends_it() {
+    let mut run = Run::new(Domain::Kubernetes, &[]);
+    run.settle(20).unwrap();
+    run.world.pods.push(Pod::running("a".into()));
+    run.daemon.log(run.world.now, Event::Quarantined { node: n(1), why: "odd".into() });
+    run.calm_ticks(1).unwrap();
+    run.world.pods[0].listed = false;
+    run.daemon.log(run.world.now, Event::QuarantineEnded { node: n(1) });
+    run.adopt(Domain::Slurm);
+    let mut waited = 0;
+    while !run.world.pods.is_empty() {
+        run.settle(1).unwrap();
+        assert!(!run.world.slurm_starts_work(), "its process lives");
+        waited += 1;
+    }
+    assert!(waited >= GRACE_TICKS, "{waited}");
+    run.settle(20).unwrap();
+    assert!(run.world.slurm_starts_work());
+}
+
 /// Found closed by one mark alone, adopted, that mark (or ours over it) taken away by somebody, and rolled back: ours are
 /// what keeps it closed, and go only when what was found stands again.
 #[test]

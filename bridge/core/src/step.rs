@@ -6,7 +6,8 @@ use jiff::SignedDuration;
 use crate::facts::kubernetes::{BindingProbe, GuardState, Ready};
 use crate::gate::{
     self, Emptiness, Gate,
-    kubernetes::{SeenNode, pods_seen},
+    kubernetes::{PodsSeen, SeenNode, pods_seen},
+    slurm::JobsSeen,
 };
 use crate::handover::{Event, Handover, Holders, LOOKS_NEEDED, Purpose, State};
 use crate::model::{Domain, Escalation};
@@ -105,14 +106,35 @@ pub fn waits_for(view: &View<'_>) -> Vec<String> {
     }
 }
 
+/// Jobs and GPU pods on a node in quarantine that nobody has noted yet, and no handover will: shrunk off it or force-deleted
+/// meanwhile, they may have processes there when an adoption ends the quarantine. Jobs only where Slurm is to be closed: on a
+/// node of Slurm's they come and go.
+pub fn seen_in_quarantine(view: &View<'_>) -> Option<crate::event::Event> {
+    let record = view.record;
+    if record.quarantine.is_none() || view.handover.is_some() {
+        return None;
+    }
+    let closed = record.slurm_closed_by.is_some();
+    let jobs = if closed { new_jobs(view, &record.jobs_seen) } else { JobsSeen::new() };
+    let pods = new_pods(view, &record.pods_seen).unwrap_or_default();
+    let node = view.node.name.clone();
+    let news = !jobs.is_empty() || !pods.is_empty();
+    news.then_some(crate::event::Event::SeenInQuarantine { node, jobs, pods })
+}
+
 /// Jobs on the node that the handover has not yet noted: they must be gone by id, not only from the node.
 fn jobs_seen(view: &View<'_>, handover: &Handover) -> Option<Event> {
     if !handover.state.notes_jobs() {
         return None;
     }
-    let mut jobs = gate::slurm::jobs_on(view.index, &view.node.slurm);
-    jobs.retain(|id, start| handover.jobs_seen.get(id) != Some(start));
+    let jobs = new_jobs(view, &handover.jobs_seen);
     (!jobs.is_empty()).then_some(Event::JobsSeen { jobs })
+}
+
+fn new_jobs(view: &View<'_>, noted: &JobsSeen) -> JobsSeen {
+    let mut jobs = gate::slurm::jobs_on(view.index, &view.node.slurm);
+    jobs.retain(|id, start| noted.get(id) != Some(start));
+    jobs
 }
 
 /// GPU pods on the node, and what became of those that the handover has noted: one that is gone may have containers there.
@@ -120,10 +142,14 @@ fn pods_seen(view: &View<'_>, handover: &Handover) -> Option<Event> {
     if handover.state.is_over() {
         return None;
     }
+    let pods = new_pods(view, &handover.pods_seen)?;
+    (!pods.is_empty()).then_some(Event::PodsSeen { pods })
+}
+
+fn new_pods(view: &View<'_>, noted: &PodsSeen) -> Option<PodsSeen> {
     // Of the cluster and of the node: a Lease that is older than the last look's tells nothing.
     view.in_kubernetes.as_ref().ok()?;
-    let pods = pods_seen::news(&handover.pods_seen, view.look.value()?, view.leases());
-    (!pods.is_empty()).then_some(Event::PodsSeen { pods })
+    Some(pods_seen::news(noted, view.look.value()?, view.leases()))
 }
 
 /// Time ran backwards in the scheduler that the node leaves, after looks at it were counted: what they showed may have been

@@ -302,6 +302,11 @@ pub(super) fn says(event: &Event) -> Option<String> {
             )
         }
         Event::DrainLifted { .. } => "the drain found there was lifted by its people".to_owned(),
+        Event::SeenInQuarantine { jobs, pods, .. } => {
+            let jobs = jobs.keys().map(|id| format!("job {id}"));
+            let pods = pods.values().map(|seen| format!("pod {}", seen.pod));
+            format!("seen there in quarantine: {}", jobs.chain(pods).collect::<Vec<_>>().join(", "))
+        }
         Event::Planned(h) => {
             format!("{} planned: to {} ({}), for {}: {}", h.id, h.to, h.pool, h.requester, h.why)
         }

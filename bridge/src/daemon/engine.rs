@@ -384,6 +384,9 @@ impl<D: Disk> Engine<D> {
                 break;
             }
         }
+        if let Some(Some(seen)) = self.with_view(name, index, step::seen_in_quarantine) {
+            self.record(&seen);
+        }
         if self.with_view(name, index, adoption::drain_was_lifted) == Some(true) {
             self.record(&Event::DrainLifted { node: name.clone() });
         }

@@ -19,7 +19,7 @@ use crate::ids::Epoch;
 use crate::mark::TAINT_SLURM;
 use crate::model::Domain;
 use crate::safety;
-use crate::step::next_event;
+use crate::step::{next_event, seen_in_quarantine};
 use crate::view::{View, needs_look, needs_probe};
 use crate::want::actions;
 
@@ -251,6 +251,9 @@ impl Run {
                 *self.opened.entry(to).or_default() += 1;
             }
             self.daemon.log(now, Event::Handover { id, event });
+        }
+        if let Some(seen) = self.daemon.view(now, &facts, &node_look, &probe, seen_in_quarantine) {
+            self.daemon.log(now, seen);
         }
         let (writes, violation) = self
             .daemon

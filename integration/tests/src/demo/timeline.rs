@@ -97,6 +97,7 @@ impl Timeline {
             | Event::TimeRanBackwards { .. }
             | Event::Found { .. }
             | Event::DrainLifted { .. }
+            | Event::SeenInQuarantine { .. }
             | Event::Intent { .. }
             | Event::Decision { .. }
             | Event::Refused { .. }

@@ -86,6 +86,7 @@ impl Mirror {
             Event::Imported { node, owner, .. } => format!("{node} imported for {owner}"),
             Event::Found { node, found } => format!("{node} found {found:?}"),
             Event::DrainLifted { node } => format!("the drain found on {node} was lifted"),
+            Event::SeenInQuarantine { node, .. } => format!("work on {node} is noted in quarantine"),
             Event::AlarmRaised { text, .. } => format!("alarm: {text}"),
             Event::TimeRanBackwards { domain, was, is } => {
                 format!("time ran backwards in {domain}: {was}, then {is}")
