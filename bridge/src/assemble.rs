@@ -264,6 +264,8 @@ pub async fn engine(config: Config) -> Result<Engine<crate::ledger::FileDisk>, E
         clock,
         token_alarm_before: jiff::SignedDuration::try_from(config.slurm.token_alarm_before)
             .unwrap_or(jiff::SignedDuration::MAX),
+        demand_age: jiff::SignedDuration::try_from(config.slurm.demand_age)
+            .unwrap_or(jiff::SignedDuration::MAX),
         tick_period_s: u32::try_from(config.daemon.tick.as_secs().max(1)).unwrap_or(u32::MAX),
         site: config.site,
         calendar: config.calendar,

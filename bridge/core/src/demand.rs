@@ -11,6 +11,8 @@ use crate::ids::JobId;
 
 /// Jobs that are listed by number in one look, of those that no node could ever run.
 const NEVER_MAX: usize = 100;
+/// Kinds of jobs that are told apart in one look: whoever submits jobs chooses their sizes.
+const ALIKE_MAX: usize = 1_000;
 
 /// What a job waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -111,7 +113,7 @@ pub struct Demand {
     pub young: u32,
     /// Jobs that no nodes of their partitions could run, the first hundred.
     pub never: BTreeSet<JobId>,
-    /// Pending jobs of which nothing is known, as they are beyond what one look reads.
+    /// Pending jobs that are counted and no more: beyond what one look reads, or of more kinds than are told apart.
     pub unread: u32,
 }
 
@@ -119,20 +121,27 @@ impl Demand {
     /// The demand in a look at `now`; jobs younger than `minimum_age` may yet start by themselves.
     pub fn of(slurm: &Slurm, now: Timestamp, minimum_age: SignedDuration) -> Self {
         let mut demand = Self { unread: slurm.pending_unread, ..Self::default() };
+        let mut sizes = Sizes { slurm, of: BTreeMap::new() };
         for components in whole_jobs(slurm) {
-            demand.add(slurm, &components, now, minimum_age);
+            demand.add(&mut sizes, &components, now, minimum_age);
         }
         demand
     }
 
-    fn add(&mut self, slurm: &Slurm, components: &[&Job], now: Timestamp, minimum_age: SignedDuration) {
+    fn add(
+        &mut self,
+        sizes: &mut Sizes<'_>,
+        components: &[&Job],
+        now: Timestamp,
+        minimum_age: SignedDuration,
+    ) {
         let Some(first) = components.iter().find(|job| job.gpus_per_node > 0) else { return };
         // The tasks of an array are alike; components of a heterogeneous job have none.
         let tasks = first.tasks.unwrap_or(1);
         let partitions: Vec<&str> = first
             .partition
             .split(',')
-            .filter(|partition| components.iter().all(|job| could_run(slurm, job, partition)))
+            .filter(|partition| components.iter().all(|job| sizes.could_run(job, partition)))
             .collect();
         let waits_for = components.iter().map(|job| WaitsFor::of(job)).max().unwrap_or(WaitsFor::Other);
         if waits_for != WaitsFor::Resources {
@@ -152,7 +161,12 @@ impl Demand {
             let gpus = sum(|job| job.gpus_per_node.saturating_mul(job.node_count.max(1)));
             for partition in partitions {
                 let (partition, gpu_type) = (partition.to_owned(), first.gpu_type.clone());
-                let waiting = self.waiting.entry(Alike { partition, gpu_type, nodes, gpus }).or_default();
+                let alike = Alike { partition, gpu_type, nodes, gpus };
+                if self.waiting.len() >= ALIKE_MAX && !self.waiting.contains_key(&alike) {
+                    self.unread = self.unread.saturating_add(tasks);
+                    continue;
+                }
+                let waiting = self.waiting.entry(alike).or_default();
                 waiting.jobs = waiting.jobs.saturating_add(tasks);
                 waiting.and_more |= first.tasks.is_none();
                 waiting.since = [waiting.since, first.submitted].into_iter().flatten().min();
@@ -171,17 +185,33 @@ fn whole_jobs(slurm: &Slurm) -> impl Iterator<Item = Vec<&Job>> {
     whole.into_values().filter(|jobs| jobs.iter().all(|job| job.state == JobState::Pending))
 }
 
-/// Whether the partition has nodes enough for the job, were they all free. (A component may be in another partition of its
-/// own; then that one counts.)
-fn could_run(slurm: &Slurm, job: &Job, partition: &str) -> bool {
-    let names: Vec<&str> = job.partition.split(',').collect();
-    let name =
-        if names.contains(&partition) { partition } else { names.first().copied().unwrap_or_default() };
-    let Some(partition) = slurm.partitions.get(name) else { return false };
-    // A node that cannot be read may be large enough.
-    let large = |name| slurm.nodes.get(name).is_none_or(|node| node.gpus >= job.gpus_per_node);
-    let wanted = usize::try_from(job.node_count.max(1)).unwrap_or(usize::MAX);
-    partition.nodes.iter().filter(|name| large(*name)).take(wanted).count() == wanted
+/// How large the nodes of partitions are. Each partition is walked through once, however many jobs wait in it.
+struct Sizes<'a> {
+    slurm: &'a Slurm,
+    /// By partition, how many nodes have so many GPUs.
+    of: BTreeMap<&'a str, BTreeMap<u32, usize>>,
+}
+
+impl Sizes<'_> {
+    /// Whether the partition has nodes enough for the job, were they all free. (A component may be in another partition of its
+    /// own; then that one counts.)
+    fn could_run(&mut self, job: &Job, partition: &str) -> bool {
+        let mut names = job.partition.split(',');
+        let first = names.clone().next().unwrap_or_default();
+        let name = if names.any(|name| name == partition) { partition } else { first };
+        let Some((name, partition)) = self.slurm.partitions.get_key_value(name) else { return false };
+        let sizes = self.of.entry(name).or_insert_with(|| {
+            let mut sizes = BTreeMap::new();
+            for node in &partition.nodes {
+                // One that cannot be read may be large enough.
+                let gpus = self.slurm.nodes.get(node).map_or(u32::MAX, |node| node.gpus);
+                *sizes.entry(gpus).or_default() += 1;
+            }
+            sizes
+        });
+        let large: usize = sizes.range(job.gpus_per_node..).map(|(_, nodes)| nodes).sum();
+        u32::try_from(large).unwrap_or(u32::MAX) >= job.node_count.max(1)
+    }
 }
 
 #[cfg(test)]
@@ -358,6 +388,9 @@ mod tests {
         assert_eq!(found.never, BTreeSet::from([1, 2, 3, 4].map(JobId)));
         assert_eq!(found.waiting.keys().collect::<Vec<_>>(), [&alike("main", 4, 16)]);
         assert_eq!(found.aside, BTreeMap::from([(WaitsFor::Release, 1)]));
+        let kinds =
+            demand((0..2_000).map(|id| job(id, |job| job.gpu_type = Some(format!("t{id}")))).collect());
+        assert_eq!((kinds.waiting.len(), kinds.unread), (ALIKE_MAX, 7 + 1_000));
         let many = demand((1..=500).map(|id| job(id, |job| job.gpus_per_node = 5)).collect());
         assert_eq!(many.never.len(), NEVER_MAX);
     }

@@ -132,7 +132,12 @@ fn demand(demand: &DemandStatus, now: jiff::Timestamp) -> String {
         u32::try_from(demand.never.len()).unwrap_or(u32::MAX),
         demand.unread,
     ];
-    let names = ["wait for something else", "are too young to count", "fit no nodes", "were not read"];
+    let names = [
+        "wait for something else",
+        "are too young to count",
+        "fit no nodes",
+        "are beyond what is told apart",
+    ];
     let others = others.iter().zip(names).filter(|(jobs, _)| **jobs > 0);
     let others: Vec<String> = others.map(|(jobs, what)| format!("{jobs} {what}")).collect();
     if others.is_empty() { waiting } else { format!("{waiting}\nOf others, {}", others.join(", ")) }

@@ -46,6 +46,9 @@ pub struct Slurm {
     /// `token_alarm_before`: a token that ends within this time, and that nobody but a person replaces, is an alarm; 0 s to
     /// 365 d. Default 7 d.
     pub token_alarm_before: Duration,
+    /// `demand_age`: Slurm jobs that wait for less may yet start by themselves, and are no demand for nodes; 0 s to 24 h.
+    /// Default 30 s, the default `bf_interval` of Slurm's backfill scheduler.
+    pub demand_age: Duration,
     /// `scontrol`: the command and its first arguments. Default `["scontrol"]`.
     pub scontrol: Vec<String>,
     /// `squeue`: the same for squeue. Default: scontrol's words, with squeue in place of scontrol.
@@ -116,6 +119,8 @@ pub(super) fn slurm(root: &Table<'_>) -> Option<Slurm> {
     let ahead = Duration::ZERO..=Duration::from_hours(365 * 24);
     let token_alarm_before =
         or(table.get("token_alarm_before"), |value| value.span(ahead), || Duration::from_hours(7 * 24));
+    let ages = Duration::ZERO..=Duration::from_hours(24);
+    let demand_age = or(table.get("demand_age"), |value| value.span(ages), || Duration::from_secs(30));
     let scontrol = or(table.get("scontrol"), command, || vec!["scontrol".to_owned()]);
     let squeue = or(table.get("squeue"), |value| command(value).map(Some), || None);
     let timeout = or(table.get("timeout"), |value| value.span(REQUEST_TIMEOUTS), || Duration::from_secs(30));
@@ -127,6 +132,7 @@ pub(super) fn slurm(root: &Table<'_>) -> Option<Slurm> {
         user: user?,
         token: token.ok()?,
         token_alarm_before: token_alarm_before?,
+        demand_age: demand_age?,
         scontrol: scontrol?,
         squeue: squeue?,
         timeout: timeout?,

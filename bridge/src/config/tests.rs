@@ -90,6 +90,7 @@ fn each_mistake_is_named_with_its_place() {
             Code::Value,
             "expected 0s to 365d",
         ),
+        ("demand_age = \"30s\"", "demand_age = \"2d\"", "slurm.demand_age", Code::Value, "expected 0s to 1d"),
         ("# api_version = \"v0.0.42\"", "api_version = \"42\"", "slurm.api_version", Code::Value, "v0.0.42"),
         ("mode = \"rest\"", "mode = \"cmd\"", "slurm.mode", Code::Value, "\"rest\" or \"cli\""),
         ("mode = \"rest\"", "mode = \"cli\"", "slurm.url", Code::Contradiction, "url, user, token_file"),

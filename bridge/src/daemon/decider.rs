@@ -17,9 +17,6 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::policy::{Health, Outcome, Policy, abi};
 
-/// Slurm jobs that are younger may yet start by themselves, and are no demand.
-pub(super) const DEMAND_AGE: SignedDuration = SignedDuration::from_secs(30);
-
 /// Something that decides on a snapshot. In the daemon a WASM policy; in tests whatever they need.
 #[async_trait]
 pub trait Decider: Send + Sync {
@@ -152,6 +149,8 @@ pub struct Situation<'a> {
     pub index: &'a Index<'a>,
     /// The calendar.
     pub calendar: &'a Calendar,
+    /// Slurm jobs that wait for less may yet start by themselves, and are no demand.
+    pub demand_age: SignedDuration,
 }
 
 /// The facts of one tick, as policies see them.
@@ -296,7 +295,7 @@ fn queues(situation: Situation<'_>, index: &impl Fn(&PoolName) -> Option<u32>) -
     let mut groups: BTreeMap<Alike, (u32, u64)> = BTreeMap::new();
     let age = |since: Timestamp| u64::try_from(since.duration_until(situation.now).as_secs()).unwrap_or(0);
     if let Some(slurm) = situation.facts.slurm.value() {
-        let demand = Demand::of(slurm, situation.now, DEMAND_AGE);
+        let demand = Demand::of(slurm, situation.now, situation.demand_age);
         for pool in situation.site.pools.values() {
             let gpu_bridge_core::model::PoolKind::Partition { partition } = &pool.kind else { continue };
             let Some(pool) = index(&pool.name) else { continue };
@@ -361,7 +360,105 @@ fn window(window: &Window, pool: u32, now: Timestamp) -> abi::Window {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use gpu_bridge_core::facts::slurm::{Job, JobState, Partition, Slurm};
+    use gpu_bridge_core::facts::{NodeSet, Seen};
+    use gpu_bridge_core::ids::{JobId, SlurmNodeName};
+    use gpu_bridge_core::model::{Escalation, NodeWordRule, Pool, PoolKind};
+
     use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn job(id: u32, submitted: i64, gpu_type: Option<&str>, waits_for: &str) -> Job {
+        Job {
+            id: JobId(id),
+            state: JobState::Pending,
+            user: "alice".into(),
+            partition: "gpu".into(),
+            nodes: NodeSet::default(),
+            required_nodes: NodeSet::default(),
+            node_count: 2,
+            gpus_per_node: 8,
+            time_limit: None,
+            start: None,
+            end_by: None,
+            requeue: true,
+            pending_reason: Some(waits_for.into()),
+            submitted: Some(at(submitted)),
+            gpu_type: gpu_type.map(str::to_owned),
+            tasks: Some(10),
+            het_leader: None,
+        }
+    }
+
+    /// One pool over a partition of two nodes.
+    fn site() -> Site {
+        let train = Pool {
+            name: PoolName::from("train"),
+            kind: PoolKind::Partition { partition: "gpu".into() },
+            floor: 0,
+            ceiling: None,
+            max_handovers: 1,
+            deadline: SignedDuration::from_mins(1),
+            escalation: Escalation::Wait,
+            protected_priority: None,
+            node_word: NodeWordRule::AbsentAllowed { reason: "tests".into() },
+        };
+        Site { nodes: BTreeMap::new(), pools: [(train.name.clone(), train)].into() }
+    }
+
+    #[test]
+    fn policies_see_what_waits_for_nodes_for_long_enough() {
+        let site = site();
+        let nodes: NodeSet = ["gpu1", "gpu2"].map(SlurmNodeName::from).into();
+        let jobs = [
+            job(1, 100, None, "Resources"),
+            job(2, 400, None, "Priority"),
+            job(3, 500, Some("h100"), "Resources"),
+            job(4, 100, None, "Dependency"),
+            job(5, 940, None, "Resources"),
+        ];
+        let slurm = Slurm {
+            partitions: [("gpu".to_owned(), Partition { nodes, max_time: None, up: true })].into(),
+            jobs: jobs.into_iter().map(|job| (job.id, job)).collect(),
+            ..Slurm::default()
+        };
+        let facts = Facts {
+            slurm: Seen::At { at: at(1_000), value: slurm },
+            kubernetes: Seen::Unknown { why: "tests".into() },
+            kubernetes_missed: None,
+        };
+        let seen = |demand_age| {
+            let situation = Situation {
+                now: at(1_000),
+                tick_period_s: 2,
+                site: &site,
+                book: &Book::default(),
+                facts: &facts,
+                index: &Index::new(&facts.slurm),
+                calendar: &Calendar::default(),
+                demand_age,
+            };
+            snapshot(situation)
+                .queues
+                .into_iter()
+                .map(|queue| {
+                    let gpu_type = queue.attrs.first().map_or("any", |(_, value)| value.as_str()).to_owned();
+                    (gpu_type, queue.count, queue.gpus, queue.gang, queue.age)
+                })
+                .collect::<Vec<_>>()
+        };
+        let h100 = |count| ("h100".to_owned(), count, 16, 2, 500);
+        let any = |count| ("any".to_owned(), count, 16, 2, 900);
+        assert_eq!(seen(SignedDuration::from_secs(61)), [any(20), h100(10)]);
+        assert_eq!(seen(SignedDuration::from_secs(60)), [any(30), h100(10)]);
+        assert_eq!(seen(SignedDuration::ZERO), [any(30), h100(10)]);
+        assert_eq!(seen(SignedDuration::from_secs(601)), [any(10)]);
+    }
 
     #[test]
     fn a_name_stands_in_a_reason_only_whole() {

@@ -52,6 +52,8 @@ pub struct Parts {
     pub clock: Arc<dyn Clock>,
     /// A token for slurmrestd that only a person can renew is an alarm when it has less than this left.
     pub token_alarm_before: jiff::SignedDuration,
+    /// Slurm jobs that wait for less are no demand.
+    pub demand_age: jiff::SignedDuration,
     /// Seconds between two ticks, for policies.
     pub tick_period_s: u32,
 }
@@ -424,6 +426,7 @@ impl<D: Disk> Engine<D> {
             facts: &self.facts,
             index,
             calendar: &self.parts.calendar,
+            demand_age: self.parts.demand_age,
         };
         // Policies judge by facts: while a domain is away nothing new is decided; what was decided goes on.
         if self.facts.slurm.value().is_none() || self.facts.kubernetes.value().is_none() {

@@ -10,9 +10,9 @@ use gpu_bridge_core::ids::NodeName;
 use gpu_bridge_core::model::{Domain, NodeWordRule};
 use gpu_bridge_core::step;
 use gpu_bridge_core::view::View;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use super::decider::{DEMAND_AGE, Mode, Seat};
+use super::decider::{Mode, Seat};
 use super::engine::Engine;
 use super::published::{
     DemandStatus, DomainStatus, NodeStatus, PolicyStatus, PoolStatus, Published, WindowStatus,
@@ -58,7 +58,7 @@ impl<D: Disk> Engine<D> {
                 })
                 .collect(),
             windows: self.parts.calendar.windows().map(|one| window(one, now)).collect(),
-            demand: self.facts.slurm.value().map(|slurm| demand(slurm, now)),
+            demand: self.facts.slurm.value().map(|slurm| demand(slurm, now, self.parts.demand_age)),
             policies: self.parts.seats.iter().map(policy).collect(),
             alarms: self
                 .ledger_alarm()
@@ -82,8 +82,8 @@ impl<D: Disk> Engine<D> {
     }
 }
 
-fn demand(slurm: &Slurm, now: Timestamp) -> DemandStatus {
-    let Demand { waiting, aside, young, never, unread } = Demand::of(slurm, now, DEMAND_AGE);
+fn demand(slurm: &Slurm, now: Timestamp, age: SignedDuration) -> DemandStatus {
+    let Demand { waiting, aside, young, never, unread } = Demand::of(slurm, now, age);
     DemandStatus { waiting: waiting.into_iter().collect(), aside, young, never, unread }
 }
 

@@ -133,7 +133,7 @@ pub struct DemandStatus {
     pub young: u32,
     /// Jobs that no nodes of their partitions could run, the first hundred.
     pub never: BTreeSet<JobId>,
-    /// Pending jobs of which nothing is known, as they are beyond what one look reads.
+    /// Pending jobs that are counted and no more: beyond what one look reads, or of more kinds than are told apart.
     pub unread: u32,
 }
 

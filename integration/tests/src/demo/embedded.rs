@@ -165,6 +165,7 @@ async fn engine(folder: &Path, standins: &Standins, clock: &ManualClock) -> anyh
         kubernetes: Arc::new(kubernetes),
         clock: Arc::new(clock.clone()),
         token_alarm_before: SignedDuration::ZERO,
+        demand_age: SignedDuration::from_secs(30),
         tick_period_s: 20,
         site: config.site,
         calendar: config.calendar,

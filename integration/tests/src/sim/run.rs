@@ -301,6 +301,7 @@ impl Run {
             kubernetes: self.kubernetes.clone(),
             clock: Arc::new(world.clock.clone()),
             token_alarm_before: SignedDuration::ZERO,
+            demand_age: SignedDuration::from_secs(30),
             tick_period_s: 10,
         };
         match Engine::begin(parts, journal) {
