@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use gpu_bridge::slurm::Mode;
 use gpu_bridge::{assemble, config};
 use gpu_bridge_labs::{kubernetes, slurm, wait_until};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
@@ -110,6 +111,7 @@ impl Labs {
         Ok(Site {
             state_dir: self.state_dir(),
             socket: self.socket(),
+            mode: Mode::Rest,
             slurm_url: self.slurm.rest_url(),
             token_file: self.token_file(),
             scontrol: self.slurm.scontrol_command(),

@@ -4,6 +4,8 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use gpu_bridge::slurm::Mode;
+
 /// What differs from run to run.
 #[derive(Debug, Clone)]
 pub struct Site {
@@ -11,6 +13,8 @@ pub struct Site {
     pub state_dir: PathBuf,
     /// Its socket.
     pub socket: PathBuf,
+    /// Whether slurmrestd is asked, or the commands alone.
+    pub mode: Mode,
     /// slurmrestd.
     pub slurm_url: String,
     /// A file with a token for it.
@@ -54,9 +58,7 @@ tick = "500ms"
 log = "info"
 
 [slurm]
-url = {url:?}
-user = "slurm"
-token_file = {token_file}
+{reach}
 scontrol = [{scontrol}]
 timeout = "30s"
 
@@ -97,8 +99,14 @@ node_word_reason = "fake nodes"
 "#,
             state_dir = file(&self.state_dir),
             socket = file(&self.socket),
-            url = self.slurm_url,
-            token_file = file(&self.token_file),
+            reach = match self.mode {
+                Mode::Rest => format!(
+                    "url = {:?}\nuser = \"slurm\"\ntoken_file = {}",
+                    self.slurm_url,
+                    file(&self.token_file)
+                ),
+                Mode::Cli => "mode = \"cli\"".to_owned(),
+            },
             scontrol = scontrol.join(", "),
             kubeconfig = file(&self.kubeconfig),
             user = self.kubernetes_user,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use gpu_bridge::slurm::Mode;
 use gpu_bridge_core::model::Domain::{self, Kubernetes, Slurm};
 use gpu_bridge_integration::daemon::{Daemon, binary, ledger};
 use gpu_bridge_integration::site::{NODES, Site};
@@ -43,6 +44,7 @@ impl World {
         let site = Site {
             state_dir: at("state"),
             socket: at("socket"),
+            mode: Mode::Rest,
             slurm_url: slurm.url(),
             token_file: at("slurm.jwt"),
             // Nothing here writes to Slurm.

@@ -3,23 +3,38 @@
 use std::time::Duration;
 
 use anyhow::ensure;
+use gpu_bridge::slurm::Mode;
 use gpu_bridge_core::event::{Action, Event, Outcome};
 use gpu_bridge_core::facts::kubernetes;
 use gpu_bridge_core::handover;
 use gpu_bridge_core::model::Domain::{Kubernetes, Slurm};
 use gpu_bridge_integration::daemon::{Daemon, ledger};
 use gpu_bridge_integration::labs::{LIMIT, Labs};
+use gpu_bridge_integration::site::Site;
 use gpu_bridge_labs::wait_until;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_goes_to_kubernetes_and_comes_back() -> anyhow::Result<()> {
+    there_and_back(Mode::Rest).await
+}
+
+/// With `mode = "cli"`, and no slurmrestd at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_slurmrestd_a_node_goes_to_kubernetes_and_comes_back() -> anyhow::Result<()> {
+    there_and_back(Mode::Cli).await
+}
+
+async fn there_and_back(mode: Mode) -> anyhow::Result<()> {
     let Some(labs) = Labs::up_or_skip().await? else { return Ok(()) };
+    if mode == Mode::Cli {
+        labs.slurm.stop(&gpu_bridge_labs::slurm::Daemon::Slurmrestd).await?;
+    }
     let before = labs.marks("gpu1").await?;
     let job = labs.slurm.submit("alice", &["--gres=gpu:4", "-w", "gpu1", "-t", "5"], "sleep 12").await?;
     labs.slurm.job_reaches(job, "RUNNING", LIMIT).await?;
     let watch = labs.watch().await?;
-    let daemon = labs.daemon(&labs.site()?).await?;
+    let daemon = labs.daemon(&Site { mode, ..labs.site()? }).await?;
     daemon.adopt("gpu[1-4]", Slurm).await?;
     labs.burst_pod("first", 4).await?;
     daemon.moves("gpu1", Kubernetes).await?;

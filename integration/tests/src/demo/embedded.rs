@@ -15,6 +15,7 @@ use gpu_bridge::daemon::journal::Journal;
 use gpu_bridge::daemon::published::NodeStatus;
 use gpu_bridge::kubernetes::manifests;
 use gpu_bridge::ledger::FileDisk;
+use gpu_bridge::slurm::Mode;
 use gpu_bridge_core::calendar::Zone;
 use gpu_bridge_core::gate::Gate;
 use gpu_bridge_core::ids::NodeName;
@@ -139,6 +140,7 @@ async fn engine(folder: &Path, standins: &Standins, clock: &ManualClock) -> anyh
     let site = Site {
         state_dir: folder.join("state"),
         socket: folder.join("socket"),
+        mode: Mode::Rest,
         slurm_url: standins.slurm_url()?,
         token_file,
         scontrol: standins.scontrol()?,
