@@ -29,6 +29,8 @@ pub mod release;
 #[cfg(test)]
 mod rule_tests;
 pub mod safety;
+#[cfg(test)]
+mod state_table;
 pub mod step;
 pub mod view;
 pub mod want;

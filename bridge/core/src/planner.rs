@@ -12,6 +12,7 @@ use crate::book::Book;
 use crate::denied::Denied;
 use crate::facts::Facts;
 use crate::facts::slurm::{Free, Index};
+use crate::gate;
 use crate::handover::{Handover, Purpose, Requester, State};
 use crate::ids::{HandoverId, NodeName, PolicyName, PoolName, SlurmNodeName, Ticket};
 use crate::model::{Domain, Node, Pool, Site};
@@ -402,6 +403,7 @@ impl<'a> Planner<'a> {
         let begins_now = at <= self.situation.now;
         let mut taken = 0;
         let mut why_not: Option<Denied> = None;
+        let mut reserved: Option<String> = None;
         let healthy = self.healthy.get_or_insert_with(|| healthy(self.situation));
         let mut candidates: Vec<&mut Candidate<'_>> = healthy.iter_mut().filter(|one| !one.taken).collect();
         // Those free at `at` first, by name (the order that they are in), then the soonest free.
@@ -410,6 +412,12 @@ impl<'a> Planner<'a> {
             let Candidate { node, from, .. } = *candidate;
             if taken == missing {
                 break;
+            }
+            let (index, from_then) = (self.situation.index, at.max(self.situation.now));
+            let mut held = gate::slurm::foreign_reservations(index, &node.slurm, Some(want.until), from_then);
+            if let Some(reservation) = held.next() {
+                reserved.get_or_insert_with(|| format!("{} is in {reservation}", node.name));
+                continue;
             }
             if let Err(denied) = arbiter::check(self.situation.site, &self.census, from, pool, begins_now) {
                 why_not.get_or_insert(denied);
@@ -434,10 +442,10 @@ impl<'a> Planner<'a> {
             taken += 1;
         }
         if taken < missing {
-            let why = why_not.map_or_else(
-                || "no healthy managed node of Slurm is free to move".to_owned(),
-                |d| d.to_string(),
-            );
+            let why = why_not
+                .map(|denied| denied.to_string())
+                .or(reserved)
+                .unwrap_or_else(|| "no healthy managed node of Slurm is free to move".to_owned());
             let reason =
                 Denied::NoNodes { pool: pool.clone(), wanted: want.count, missing: missing - taken, why };
             self.plan.denials.push(Denial { want: want.clone(), reason });

@@ -211,11 +211,24 @@ pub fn delivered_to_slurm(view: &View<'_>) -> Result<(), Denied> {
     match &node.state {
         BaseState::Idle | BaseState::Mixed | BaseState::Allocated => {}
         BaseState::Down | BaseState::Future | BaseState::Error | BaseState::Unknown | BaseState::Other(_) => {
-            return not(format!("its state is {:?}", node.state).to_lowercase());
+            return not(format!("its state is {}", node.state.word()));
         }
     }
-    if node.flags.contains(&NodeFlag::NotResponding) {
-        return not("slurmd does not respond yet".to_owned());
+    let unusable = node.flags.iter().find(|flag| match flag {
+        NodeFlag::NotResponding | NodeFlag::Fail | NodeFlag::InvalidReg | NodeFlag::Reboot => true,
+        // Power saving switches off what is idle, and on again for a job.
+        NodeFlag::Power
+        | NodeFlag::Drain
+        | NodeFlag::Completing
+        | NodeFlag::Planned
+        | NodeFlag::Reserved
+        | NodeFlag::Maintenance
+        | NodeFlag::Cloud
+        | NodeFlag::DynamicNorm
+        | NodeFlag::Other(_) => false,
+    });
+    if let Some(flag) = unusable {
+        return not(format!("Slurm shows it with {}", flag.word()));
     }
     if node.gpus < view.node.gpus {
         return not(format!("Slurm counts {} of {} GPUs", node.gpus, view.node.gpus));

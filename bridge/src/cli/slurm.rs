@@ -237,32 +237,8 @@ fn unreadable_text<'a>(nodes: impl Iterator<Item = (&'a SlurmNodeName, &'a Strin
 
 /// In Slurm's words where they are ours too.
 fn state_text(state: &BaseState, flags: &BTreeSet<NodeFlag>) -> String {
-    let base = match state {
-        BaseState::Idle => "IDLE",
-        BaseState::Mixed => "MIXED",
-        BaseState::Allocated => "ALLOCATED",
-        BaseState::Down => "DOWN",
-        BaseState::Future => "FUTURE",
-        BaseState::Error => "ERROR",
-        BaseState::Unknown => "UNKNOWN",
-        BaseState::Other(word) => word,
-    };
-    let flags = flags.iter().map(|flag| match flag {
-        NodeFlag::Drain => "DRAIN",
-        NodeFlag::Completing => "COMPLETING",
-        NodeFlag::Planned => "PLANNED",
-        NodeFlag::Reserved => "RESERVED",
-        NodeFlag::Maintenance => "MAINTENANCE",
-        NodeFlag::Cloud => "CLOUD",
-        NodeFlag::DynamicNorm => "DYNAMIC_NORM",
-        NodeFlag::NotResponding => "NOT_RESPONDING",
-        NodeFlag::Fail => "FAIL",
-        NodeFlag::InvalidReg => "INVALID_REG",
-        NodeFlag::Reboot => "REBOOT",
-        NodeFlag::Power => "POWER",
-        NodeFlag::Other(word) => word,
-    });
-    std::iter::once(base).chain(flags).collect::<Vec<_>>().join("+")
+    let flags = flags.iter().map(NodeFlag::word);
+    std::iter::once(state.word()).chain(flags).collect::<Vec<_>>().join("+")
 }
 
 fn gres_text(gres: &[Gres]) -> String {

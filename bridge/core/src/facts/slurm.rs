@@ -173,6 +173,22 @@ pub enum BaseState {
     Other(String),
 }
 
+impl BaseState {
+    /// Slurm's word for it.
+    pub fn word(&self) -> &str {
+        match self {
+            Self::Idle => "IDLE",
+            Self::Mixed => "MIXED",
+            Self::Allocated => "ALLOCATED",
+            Self::Down => "DOWN",
+            Self::Future => "FUTURE",
+            Self::Error => "ERROR",
+            Self::Unknown => "UNKNOWN",
+            Self::Other(word) => word,
+        }
+    }
+}
+
 /// A flag beside the base state.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -205,6 +221,27 @@ pub enum NodeFlag {
     Other(String),
 }
 
+impl NodeFlag {
+    /// Slurm's word for it; the common part of the words where there are several.
+    pub fn word(&self) -> &str {
+        match self {
+            Self::Drain => "DRAIN",
+            Self::Completing => "COMPLETING",
+            Self::Planned => "PLANNED",
+            Self::Reserved => "RESERVED",
+            Self::Maintenance => "MAINTENANCE",
+            Self::Cloud => "CLOUD",
+            Self::DynamicNorm => "DYNAMIC_NORM",
+            Self::NotResponding => "NOT_RESPONDING",
+            Self::Fail => "FAIL",
+            Self::InvalidReg => "INVALID_REG",
+            Self::Reboot => "REBOOT",
+            Self::Power => "POWER",
+            Self::Other(word) => word,
+        }
+    }
+}
+
 /// A node as Slurm shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
@@ -223,17 +260,38 @@ pub struct Node {
 }
 
 impl Node {
-    /// Would Slurm start a job on it: is it up, undrained and responding?
-    pub fn takes_jobs(&self) -> bool {
-        let up = match self.state {
-            BaseState::Idle | BaseState::Mixed | BaseState::Allocated => true,
+    /// Why slurmctld's word about the node proves nothing, where it does not: of its work, and of what it could take.
+    pub fn doubt(&self) -> Option<String> {
+        match &self.state {
+            BaseState::Idle | BaseState::Mixed | BaseState::Allocated => {}
             BaseState::Down
             | BaseState::Future
             | BaseState::Error
             | BaseState::Unknown
-            | BaseState::Other(_) => false,
-        };
-        up && !self.flags.contains(&NodeFlag::Drain) && !self.flags.contains(&NodeFlag::NotResponding)
+            | BaseState::Other(_) => {
+                return Some(format!("its state is {}", self.state.word()));
+            }
+        }
+        self.flags.iter().find_map(|flag| match flag {
+            NodeFlag::Drain
+            | NodeFlag::Completing
+            | NodeFlag::Planned
+            | NodeFlag::Reserved
+            | NodeFlag::Maintenance
+            | NodeFlag::Cloud
+            | NodeFlag::DynamicNorm => None,
+            NodeFlag::NotResponding
+            | NodeFlag::Fail
+            | NodeFlag::InvalidReg
+            | NodeFlag::Reboot
+            | NodeFlag::Power
+            | NodeFlag::Other(_) => Some(format!("it has the flag {}", flag.word())),
+        })
+    }
+
+    /// Would Slurm start a job on it: is it up beyond doubt, and undrained?
+    pub fn takes_jobs(&self) -> bool {
+        self.doubt().is_none() && !self.flags.contains(&NodeFlag::Drain)
     }
 }
 

@@ -183,7 +183,7 @@ pub fn emptiness(
         Ok(seen) => seen,
         Err(why) => return Emptiness::Unknown { why: why.clone() },
     };
-    if let Some(why) = not_to_be_believed(node) {
+    if let Some(why) = node.doubt() {
         return Emptiness::Unknown { why };
     }
     let mut by: Vec<String> =
@@ -196,40 +196,15 @@ pub fn emptiness(
         by.push("a job is completing".to_owned());
     }
     if node.state != BaseState::Idle {
-        by.push(format!("its state is {:?}", node.state).to_lowercase());
+        by.push(format!("its state is {}", node.state.word()));
     }
     match node.gpus_used {
         None => return Emptiness::Unknown { why: "its GPUs in use could not be read".to_owned() },
         Some(0) => {}
         Some(used) => by.push(format!("{used} GPUs in use")),
     }
-    by.extend(index.reservations_on(name).iter().filter_map(|r| foreign_reservation(r, due_back, now)));
+    by.extend(foreign_reservations(index, name, due_back, now));
     if by.is_empty() { Emptiness::Empty } else { Emptiness::Busy { by } }
-}
-
-/// States in which slurmctld's word about a node proves nothing.
-fn not_to_be_believed(node: &Node) -> Option<String> {
-    match &node.state {
-        BaseState::Idle | BaseState::Mixed | BaseState::Allocated => {}
-        BaseState::Down | BaseState::Future | BaseState::Error | BaseState::Unknown | BaseState::Other(_) => {
-            return Some(format!("its state is {:?}", node.state).to_lowercase());
-        }
-    }
-    node.flags.iter().find_map(|flag| match flag {
-        NodeFlag::Drain
-        | NodeFlag::Completing
-        | NodeFlag::Planned
-        | NodeFlag::Reserved
-        | NodeFlag::Maintenance
-        | NodeFlag::Cloud
-        | NodeFlag::DynamicNorm => None,
-        NodeFlag::NotResponding
-        | NodeFlag::Fail
-        | NodeFlag::InvalidReg
-        | NodeFlag::Reboot
-        | NodeFlag::Power
-        | NodeFlag::Other(_) => Some(format!("it has the flag {flag:?}")),
-    })
 }
 
 /// Says whose job it is, where a job that names the node has, or may still have, a process on it.
@@ -266,7 +241,16 @@ fn shrunk_off(job: &Job, run: Option<Timestamp>, name: &SlurmNodeName) -> Option
     }
 }
 
-/// A foreign reservation of the node, where it is in force or begins before the node is due back.
+/// Foreign reservations of the node that are in force at an instant, or begin before the node is due back.
+pub fn foreign_reservations<'a>(
+    index: &'a Index<'_>,
+    name: &SlurmNodeName,
+    due_back: Option<Timestamp>,
+    at: Timestamp,
+) -> impl Iterator<Item = String> + 'a {
+    index.reservations_on(name).iter().filter_map(move |r| foreign_reservation(r, due_back, at))
+}
+
 fn foreign_reservation(
     reservation: &Reservation,
     due_back: Option<Timestamp>,

@@ -119,6 +119,14 @@ fn limits_and_freezes_deny() {
             1,
         ),
         (
+            "one to be rebooted, one failing",
+            |f| {
+                f.slurm().nodes.get_mut(&s(1)).unwrap().flags.insert(NodeFlag::Reboot);
+                f.slurm().nodes.get_mut(&s(2)).unwrap().flags.insert(NodeFlag::Fail);
+            },
+            2,
+        ),
+        (
             "one in quarantine, one unmanaged",
             |f| {
                 f.book.nodes.get_mut(&n(1)).unwrap().quarantine = Some("odd".into());
@@ -140,6 +148,31 @@ fn limits_and_freezes_deny() {
     assert_eq!((plan.moves.len(), &plan.denials[0].reason), (0, &frozen));
     let nowhere = Want { pool: "nowhere".into(), ..want(1, 0, 10) };
     assert!(matches!(Fleet::new().plan(&[nowhere]).denials[0].reason, Denied::UnknownPool { .. }));
+}
+
+/// A node in others' reservation would never be seen empty: it was taken all the same, and the window waited for it.
+#[test]
+fn what_others_reserved_is_not_taken_while_they_have_it() {
+    // (their reservation, the want, taken)
+    let rows = [
+        ((0, 100), (50, 90), false),
+        ((80, 100), (20, 90), false),
+        ((90, 100), (20, 90), true),
+        ((0, 50), (50, 90), true),
+        ((0, 5), (0, 90), true),
+    ];
+    for ((start, end), (from, until), taken) in rows {
+        let mut fleet = Fleet::new();
+        let maintenance = their_reservation("maintenance", 1, at(start), at(end));
+        fleet.slurm().reservations.insert("maintenance".into(), maintenance);
+        let plan = fleet.plan(&[want(4, from, until)]);
+        assert_eq!(plan.moves.len(), if taken { 4 } else { 3 }, "{start}-{end}, {from}-{until}");
+        let told = plan
+            .denials
+            .iter()
+            .any(|denial| denial.reason.to_string().contains("n1 is in reservation maintenance"));
+        assert_eq!(told, !taken, "{:?}", plan.denials);
+    }
 }
 
 #[test]
