@@ -187,7 +187,7 @@ pub async fn problems(config: &Config) -> Vec<config::Problem> {
         Err(error) => Err(error),
     };
     let kubernetes = kubernetes.err().map(|error| {
-        let advice = "correct it here, in the kubeconfig, or in the names of [[node]]";
+        let advice = "correct it here, or in the kubeconfig";
         value(&config.kubernetes.place, report(&error), "what Kubernetes takes", advice)
     });
     let on = config.policies.iter().filter(|policy| policy.mode != PolicyMode::Off);
@@ -384,6 +384,26 @@ mod tests {
             path.to_string_lossy().into_owned()
         };
         let (good, bad) = (file("kubeconfig", KUBECONFIG), file("rubbish", "hello: [world"));
+        file("good.token", "eyJ.eyJ.sig");
+        file("empty.token", "");
+        file("line.token", "eyJ.eyJ.sig\n");
+        let mut number = 0;
+        let mut user = |of: &str| {
+            number += 1;
+            file(
+                &format!("kubeconfig-{number}"),
+                &KUBECONFIG.replace(r#""user":{}"#, &format!(r#""user":{{{of}}}"#)),
+            )
+        };
+        let tokens = [
+            r#""token":"""#,
+            r#""token":"two words""#,
+            r#""tokenFile":"empty.token""#,
+            r#""tokenFile":"line.token""#,
+            r#""tokenFile":"no.token""#,
+        ]
+        .map(&mut user);
+        let sound = [r#""token":"eyJ.eyJ.sig""#, r#""tokenFile":"good.token""#].map(&mut user);
         let text = EXAMPLE
             .replace("/usr/lib/gpu-bridge/policies/prewarm.wasm", &file("prewarm.wasm", "not WebAssembly"))
             .replace("/etc/gpu-bridge/kubeconfig", &good);
@@ -394,8 +414,15 @@ mod tests {
         );
         let text = text.replacen("mode = \"active\"", "mode = \"off\"", 1);
         assert_eq!(found(&text).await, [""; 0]);
+        for sound in &sound {
+            assert_eq!(found(&text.replacen(&good, sound, 1)).await, [""; 0]);
+        }
         for (from, to, place, says) in [
-            ("gpu[05-08].cluster", "GPU[05-08].cluster", "kubernetes", "GPU05.cluster.example.org"),
+            (good.as_str(), tokens[0].as_str(), "kubernetes", "its user's token is empty"),
+            (good.as_str(), tokens[1].as_str(), "kubernetes", "other characters that no token has"),
+            (good.as_str(), tokens[2].as_str(), "kubernetes", "empty.token is empty"),
+            (good.as_str(), tokens[3].as_str(), "kubernetes", "line.token ends in white space"),
+            (good.as_str(), tokens[4].as_str(), "kubernetes", "no.token cannot be read"),
             (good.as_str(), bad.as_str(), "kubernetes", "rubbish"),
             (good.as_str(), "/nonexistent/kubeconfig", "kubernetes", "/nonexistent/kubeconfig"),
             ("[kubernetes]", "[kubernetes]\ncontext = \"nope\"", "kubernetes", "nope"),

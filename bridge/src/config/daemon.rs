@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::problem::{Code, Place};
-use super::reader::{Table, Value, closest};
+use super::reader::{Files, Table, Value, closest};
 use crate::slurm::{self, TokenSource};
 
 /// `[daemon]`.
@@ -177,7 +177,20 @@ fn token(table: &Table<'_>, endpoint: Option<&SlurmEndpoint>) -> Result<Option<T
         table.problem(Code::Contradiction, second, &found, "one way to a token", advice);
         return Err(());
     }
-    read(&value).map(Some).ok_or(())
+    let source = read(&value).ok_or(())?;
+    match value.document.files {
+        Files::Ignored => {}
+        Files::MustExist => {
+            if let Err(why) = source.check() {
+                let found = format!("{source}: {why}");
+                let advice =
+                    "`scontrol token username=USER lifespan=SECONDS` prints a token; see GB0303 for the rest";
+                value.problem(Code::MissingFile, &found, "what a token can be had from", advice);
+                return Err(());
+            }
+        }
+    }
+    Ok(Some(source))
 }
 
 pub(super) fn kubernetes(root: &Table<'_>) -> Option<Kubernetes> {
@@ -221,11 +234,14 @@ pub(super) fn owned(value: &Value<'_>) -> Option<String> {
     value.text().map(str::to_owned)
 }
 
-/// A Unix socket's path has room for 107 bytes.
+/// A Unix socket's path has room for so many bytes.
+const SOCKET_PATH_MAX: usize = 107;
+const SOCKET_PATH: &str = "a path of at most 107 bytes";
+
 fn socket_path(value: &Value<'_>) -> Option<PathBuf> {
     let path = value.path()?;
-    if path.as_os_str().len() > 107 {
-        return value.wrong("a path of at most 107 bytes", "use a shorter path, such as one in /run");
+    if path.as_os_str().len() > SOCKET_PATH_MAX {
+        return value.wrong(SOCKET_PATH, "use a shorter path, such as one in /run");
     }
     Some(path)
 }
@@ -253,10 +269,16 @@ fn endpoint(value: &Value<'_>) -> Option<SlurmEndpoint> {
     const EXPECTED: &str = "\"http://HOST:PORT\" or \"unix:/PATH\"";
     let text = value.text()?;
     if let Some(path) = text.strip_prefix("unix:") {
-        if path.starts_with('/') {
-            return Some(SlurmEndpoint::Unix(path.into()));
+        if !path.starts_with('/') {
+            return value.wrong(EXPECTED, "use an absolute path after unix:");
         }
-        return value.wrong(EXPECTED, "use an absolute path after unix:");
+        if path.ends_with('/') {
+            return value.wrong(EXPECTED, "name the socket itself, not its folder");
+        }
+        if path.len() > SOCKET_PATH_MAX {
+            return value.wrong(SOCKET_PATH, "let slurmrestd listen on a shorter path");
+        }
+        return Some(SlurmEndpoint::Unix(path.into()));
     }
     if text.starts_with("https://") {
         return value.wrong(EXPECTED, "slurmrestd speaks plain HTTP; let it listen on loopback or a socket");
@@ -267,10 +289,19 @@ fn endpoint(value: &Value<'_>) -> Option<SlurmEndpoint> {
             && uri.query().is_none()
             && uri.authority().is_some_and(|authority| !authority.as_str().contains('@'))
     });
-    match uri {
-        Some(_) => Some(SlurmEndpoint::Http(text.trim_end_matches('/').to_owned())),
-        None => value.wrong(EXPECTED, "give scheme, host and port only"),
+    let Some(authority) = uri.as_ref().and_then(http::Uri::authority).filter(|at| !at.host().is_empty())
+    else {
+        return value.wrong(EXPECTED, "give scheme, host and port only");
+    };
+    // What is written behind the host is a port, or the URL can't be used.
+    let port_is_good = match authority.port() {
+        Some(port) => port.as_str().parse::<u16>().is_ok_and(|port| port > 0),
+        None => authority.as_str() == authority.host(),
+    };
+    if !port_is_good {
+        return value.wrong(EXPECTED, "give a port from 1 to 65535; slurmrestd's usual one is 6820");
     }
+    Some(SlurmEndpoint::Http(text.trim_end_matches('/').to_owned()))
 }
 
 fn api_version(value: &Value<'_>) -> Option<String> {

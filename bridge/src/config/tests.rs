@@ -74,6 +74,11 @@ fn each_mistake_is_named_with_its_place() {
         ("http://127.0.0.1:6820", "https://a", "slurm.url", Code::Value, "plain HTTP"),
         ("http://127.0.0.1:6820", "http://root@a/x", "slurm.url", Code::Value, "scheme, host and port only"),
         ("http://127.0.0.1:6820", "unix:run/x", "slurm.url", Code::Value, "absolute path"),
+        ("http://127.0.0.1:6820", "unix:/", "slurm.url", Code::Value, "the socket itself"),
+        ("http://127.0.0.1:6820", "http://:6820", "slurm.url", Code::Value, "scheme, host and port only"),
+        ("http://127.0.0.1:6820", "http://127.0.0.1:99999", "slurm.url", Code::Value, "from 1 to 65535"),
+        ("http://127.0.0.1:6820", "http://127.0.0.1:0", "slurm.url", Code::Value, "from 1 to 65535"),
+        ("http://127.0.0.1:6820", "http://[::1]:", "slurm.url", Code::Value, "from 1 to 65535"),
         ("token_file", "# token_file", "slurm.token_file", Code::MissingKey, "since url is http://"),
         (
             "token_file",
@@ -113,7 +118,21 @@ fn each_mistake_is_named_with_its_place() {
             "slurm = \"gpu[05-08]\"\ngpus = 8",
             "node.gpu[05-08].name",
             Code::Duplicate,
-            "gpu05 for two nodes in slurm",
+            "gpu[05-08] for two nodes each in slurm, gpu05 for gpu01 and gpu05",
+        ),
+        (
+            "topology_block = \"rack-b\"",
+            "slurm = \"gpu[04,06-08]\"",
+            "node.gpu[05-08].slurm",
+            Code::Duplicate,
+            "gpu04 for two nodes in slurm, gpu04 and gpu05",
+        ),
+        (
+            "gpu[05-08].cluster",
+            "GPU[05-08].cluster",
+            "node.gpu[05-08].kubernetes",
+            Code::Value,
+            "GPU[05-08].cluster.example.org, which can be no names in Kubernetes",
         ),
         ("log = \"info\"", "log = \"inof\"", "daemon.log", Code::Value, "did you mean \"info\"?"),
         (
@@ -331,6 +350,45 @@ fn each_mistake_is_named_with_its_place() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// Whoever made one mistake reads one line.
+#[test]
+fn one_mistake_in_a_host_list_is_one_problem() {
+    for (from, to, field, found) in [
+        ("name = \"gpu[05-08]\"", "name = \"gpu[05-\"", "node.gpu[05-.name", "\"gpu[05-\""),
+        ("nodes = \"gpu[01-07]\"", "nodes = \"gpu[01-07\"", "pool.train.nodes", "\"gpu[01-07\""),
+        (
+            "nodes = \"gpu[01-07]\"",
+            "nodes = \"gpu[01-07,20-2000]\"",
+            "pool.train.nodes",
+            "unknown nodes gpu[20-2000]",
+        ),
+        ("nodes = \"gpu[01-07]\"", "nodes = \"gpu[01-03]\"", "node", "nodes gpu[04-07] in no pool"),
+        (
+            "nodes = \"gpu08\"",
+            "nodes = \"gpu[05-08]\"",
+            "pool.gpu-inference.nodes",
+            "gpu[05-07], at home in train already",
+        ),
+        (
+            "kubernetes = \"gpu[05-08].cluster.example.org\"",
+            "kubernetes = \"gpu[01-04].cluster.example.org\"",
+            "node.gpu[05-08].kubernetes",
+            "gpu[01-04].cluster.example.org for two nodes each in kubernetes, \
+             gpu01.cluster.example.org for gpu01 and gpu05",
+        ),
+        (
+            "name = \"gpu[05-08]\"\nkubernetes = \"gpu[05-08].c",
+            "name = \"gpu[01-08]\"\nkubernetes = \"gpu[1-8].c",
+            "node.gpu[01-08].name",
+            "nodes gpu[01-04] a second time",
+        ),
+    ] {
+        let problems = problems(from, to);
+        let told: Vec<_> = problems.iter().map(|problem| (&*problem.field, &*problem.found)).collect();
+        assert_eq!(told, [(field, found)], "{to}");
+    }
+}
+
 #[test]
 fn dates_and_times_may_stand_without_quotes() {
     let from = "\"2026-11-12T02:00:00\"";
@@ -447,6 +505,64 @@ fn files_that_are_no_text() {
     fs::write(&file, "").unwrap();
     let found = check(&file).unwrap_err();
     assert!(found.iter().all(|problem| problem.code == Code::MissingKey), "{found:?}");
+}
+
+#[test]
+fn where_no_token_can_come_from_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gpu-bridge.toml");
+    for name in ["kubeconfig", "prewarm.wasm", "slurm.jwt", "key"] {
+        fs::write(folder.path().join(name), "x").unwrap();
+    }
+    let text = EXAMPLE.replace("/etc/gpu-bridge/", "").replace("/usr/lib/gpu-bridge/policies/", "");
+    let trouble = |text: &str| {
+        fs::write(&file, text).unwrap();
+        match check(&file) {
+            Ok(_) => None,
+            Err(found) => {
+                let [one] = found.as_slice() else { panic!("{found:?}") };
+                assert_eq!(one.code, Code::MissingFile, "{one}");
+                Some((one.field.clone(), one.to_string()))
+            }
+        }
+    };
+    for (content, says) in [
+        (&b"SLURM_JWT=aaa.bbb.ccc\n"[..], None),
+        (b"", Some("it is empty")),
+        (b" \n", Some("it is empty")),
+        (b"<html>no-secret</html>", Some("characters that no JWT has")),
+        (b"aaa.bbb.ccc\naaa.bbb.ccc\n", Some("characters that no JWT has")),
+        (b"\xff\xfe", Some("it is no text")),
+    ] {
+        fs::write(folder.path().join("slurm.jwt"), content).unwrap();
+        let found = trouble(&text);
+        assert_eq!(found.is_some(), says.is_some(), "{content:?}: {found:?}");
+        if let (Some((field, told)), Some(says)) = (found, says) {
+            assert!(field == "slurm.token_file" && told.contains(says), "{told}");
+            assert!(told.contains("slurm.jwt") && !told.contains("no-secret"), "{told}");
+        }
+    }
+    for (key, value, says) in [
+        ("token_command", "[\"sh\", \"-c\", \"exit 1\"]", None),
+        ("token_command", "[\"no-such-program\"]", Some("no-such-program is in no folder of PATH")),
+        (
+            "token_command",
+            "[\"/nonexistent/scontrol\", \"token\"]",
+            Some("/nonexistent/scontrol is no program"),
+        ),
+        ("jwt_key_file", "\"key\"", None),
+        ("jwt_key_file", "\"/dev/null\"", Some("not a regular file")),
+    ] {
+        let text = text.replacen("token_file = \"slurm.jwt\"", &format!("{key} = {value}"), 1);
+        let found = trouble(&text);
+        assert_eq!(found.is_some(), says.is_some(), "{value}: {found:?}");
+        if let (Some((field, told)), Some(says)) = (found, says) {
+            assert!(field == format!("slurm.{key}") && told.contains(says), "{told}");
+        }
+    }
+    fs::write(folder.path().join("key"), "").unwrap();
+    let found = trouble(&text.replacen("token_file = \"slurm.jwt\"", "jwt_key_file = \"key\"", 1));
+    assert!(found.is_some_and(|(_, told)| told.contains("it is empty")));
 }
 
 /// A small generator with a fixed start, so that a failure is found again.

@@ -14,9 +14,10 @@ use gpu_bridge_core::facts::{Names, Told};
 use gpu_bridge_core::ids::KubeNodeName;
 use gpu_bridge_core::mark::{ANNOTATION_HANDOVER, GATE_NAME};
 use jiff::Timestamp;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::core::params::PostParams;
 use kube::core::request::Request as KubeRequest;
+use secrecy::ExposeSecret as _;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -293,7 +294,33 @@ async fn config(options: &Options) -> Result<kube::Config, Error> {
         why: error.to_string(),
     };
     let file = Kubeconfig::read_from(path).map_err(bad)?;
-    kube::Config::from_custom_kubeconfig(file, &context).await.map_err(bad)
+    let config = kube::Config::from_custom_kubeconfig(file, &context).await.map_err(bad)?;
+    let why = token_trouble(&config.auth_info).map_or(Ok(()), Err);
+    why.map_err(|why| Error::Config { what: format!("kubeconfig {}", path.display()), why })?;
+    Ok(config)
+}
+
+/// What is wrong with the token of a kubeconfig, if it has one; never a word of it. The client sends it as it stands, and each
+/// request would fail.
+fn token_trouble(user: &AuthInfo) -> Option<String> {
+    let trouble = |token: &str| match token {
+        "" => Some("is empty"),
+        _ if token.bytes().all(|byte| byte.is_ascii_graphic()) => None,
+        _ if token.trim_end().bytes().all(|byte| byte.is_ascii_graphic()) && !token.trim_end().is_empty() => {
+            Some("ends in white space, which would be sent along: write it without a line break (printf %s)")
+        }
+        _ => Some("holds white space or other characters that no token has"),
+    };
+    // As the client chooses: a token beside a file goes before it.
+    if let Some(token) = &user.token {
+        return trouble(token.expose_secret()).map(|why| format!("its user's token {why}"));
+    }
+    let path = user.token_file.as_ref()?;
+    let why = match std::fs::read_to_string(path) {
+        Ok(token) => trouble(&token)?.to_owned(),
+        Err(error) => format!("cannot be read: {error}"),
+    };
+    Some(format!("its user's token file {path} {why}"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Runs a command of the site once: arguments as a list that no shell reads, a fixed locale and zone, a deadline, bounded
 //! output. It knows nothing of what the output means.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -112,6 +113,16 @@ pub(super) async fn run(
     Err(Error::Failed { command, status: status.code(), said })
 }
 
+/// Whether there is a program of that name to run, as `run` would look for it.
+pub(super) fn is_there(program: &str) -> bool {
+    let runs = |path: &Path| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+    if program.contains('/') {
+        return runs(Path::new(program));
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&folders).any(|folder| runs(&folder.join(program)))
+}
+
 /// Reads at most `max` bytes; more is an error, so that nothing waits for us to read on.
 async fn bounded(output: Option<impl AsyncRead + Unpin>, max: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -157,6 +168,24 @@ mod tests {
         assert_eq!(sh("echo yes", 5000).await.unwrap(), b"yes\n");
         let error = sh("yes", 5000).await.unwrap_err();
         assert!(error.to_string().contains("more than 65536 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_program_is_there_where_it_can_be_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = folder.path().join("text");
+        std::fs::write(&text, "no program").unwrap();
+        for (program, there) in [
+            ("sh", true),
+            ("/bin/sh", true),
+            ("no-such-program", false),
+            ("/nonexistent/sh", false),
+            ("/bin", false),
+            (text.to_str().unwrap(), false),
+            ("", false),
+        ] {
+            assert_eq!(is_there(program), there, "{program:?}");
+        }
     }
 
     #[tokio::test]

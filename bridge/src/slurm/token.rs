@@ -1,6 +1,7 @@
 //! The JWT that slurmrestd asks for, from whoever makes it: a file, a command, or ourselves with Slurm's own key. Never
 //! logged, never shown. When it ends is read from its claims, so that people hear of it before Slurm says no.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use jwt_compact::alg::{Hs256, Hs256Key};
 use jwt_compact::{AlgorithmExt as _, Claims, Header, UntrustedToken};
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncReadExt;
+use tokio::io::AsyncReadExt as _;
 use tokio::sync::Mutex;
 
 use super::command;
@@ -34,6 +35,59 @@ pub enum TokenSource {
     Command(Vec<String>),
     /// The key of Slurm's `auth/jwt` (`jwt_hs256.key`): we mint a token for half an hour at a time.
     Key(PathBuf),
+}
+
+impl TokenSource {
+    /// Whether a token can come of it, as far as files tell: asks nobody and runs nothing.
+    ///
+    /// # Errors
+    /// What is wrong; never a word of the secret.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self {
+            Self::File(path) => {
+                let bytes = read_at_most(path).map_err(|error| error.to_string())?;
+                let text = String::from_utf8(bytes).map_err(|_| NO_TEXT.to_owned())?;
+                jwt(&text).map(drop).map_err(str::to_owned)
+            }
+            Self::Key(path) => match read_at_most(path) {
+                Ok(bytes) if bytes.is_empty() => Err(EMPTY.to_owned()),
+                Ok(_) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            },
+            Self::Command(argv) => {
+                let program = argv.first().map(String::as_str).unwrap_or_default();
+                if command::is_there(program) {
+                    return Ok(());
+                }
+                let what = if program.contains('/') { "is no program" } else { "is in no folder of PATH" };
+                Err(format!("{program} {what}"))
+            }
+        }
+    }
+}
+
+fn read_at_most(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(FILE_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+const EMPTY: &str = "it is empty";
+const NO_TEXT: &str = "it is no text; expected one JWT and nothing else";
+
+/// The JWT in a text that should hold nothing else. (A stand-in's word without dots is taken too.)
+fn jwt(text: &str) -> Result<&str, &'static str> {
+    // `scontrol token` prints it with the name of its variable.
+    let text = text.trim();
+    let text = text.strip_prefix("SLURM_JWT=").unwrap_or(text);
+    let in_jwt = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'=');
+    if text.is_empty() {
+        return Err(EMPTY);
+    }
+    if !text.bytes().all(in_jwt) {
+        return Err("it holds characters that no JWT has; expected one JWT and nothing else");
+    }
+    Ok(text)
 }
 
 impl std::fmt::Display for TokenSource {
@@ -146,8 +200,7 @@ impl Tokens {
         match &self.source {
             TokenSource::File(path) => {
                 let stamp = self.stamp(path).await?;
-                let text = String::from_utf8(self.read(path).await?)
-                    .map_err(|_| self.error("expected text: one JWT and nothing else"))?;
+                let text = String::from_utf8(self.read(path).await?).map_err(|_| self.error(NO_TEXT))?;
                 self.held(&text, Made::Read(stamp))
             }
             TokenSource::Command(argv) => {
@@ -159,7 +212,7 @@ impl Tokens {
             TokenSource::Key(path) => {
                 let key = self.read(path).await?;
                 if key.is_empty() {
-                    return Err(self.error("it is empty"));
+                    return Err(self.error(EMPTY));
                 }
                 let text = self.mint(&Hs256Key::from(key.as_slice()), now)?;
                 self.held(&text, Made::At(now))
@@ -181,13 +234,7 @@ impl Tokens {
     }
 
     fn held(&self, text: &str, made: Made) -> Result<Held, Error> {
-        // `scontrol token` prints it with the name of its variable.
-        let text = text.trim();
-        let text = text.strip_prefix("SLURM_JWT=").unwrap_or(text);
-        let in_jwt = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'=');
-        if text.is_empty() || !text.bytes().all(in_jwt) {
-            return Err(self.error("expected one JWT and nothing else"));
-        }
+        let text = jwt(text).map_err(|why| self.error(why))?;
         let mut token = HeaderValue::from_str(text).map_err(|error| self.error(error.to_string()))?;
         token.set_sensitive(true);
         Ok(Held { token, ends: ends(text), made })
