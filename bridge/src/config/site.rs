@@ -14,6 +14,7 @@ use toml::de::DeValue;
 use super::daemon::{or, owned};
 use super::problem::Code;
 use super::reader::{Table, Value, closest};
+use crate::kubernetes;
 
 /// Most GPUs of a node.
 const GPUS_MAX: u32 = 64;
@@ -43,10 +44,9 @@ pub(super) fn site(root: &Table<'_>) -> Read {
         root.problem(Code::MissingKey, "node", "nothing", "at least one [[node]]", "list the GPU nodes");
     }
     // Nodes with problems are still known by name.
-    let mut node_names = BTreeSet::new();
-    let mut taken = (BTreeSet::new(), BTreeSet::new());
+    let mut names = Names::default();
     for table in tables {
-        nodes(table, &mut node_names, &mut taken, &mut hosts);
+        nodes(table, &mut names, &mut hosts);
     }
 
     let tables = root.tables("pool");
@@ -55,6 +55,7 @@ pub(super) fn site(root: &Table<'_>) -> Read {
     }
     let mut site = Site::default();
     let mut homes: BTreeMap<NodeName, PoolName> = BTreeMap::new();
+    let mut all_homes_known = true;
     let mut pool_names = BTreeSet::new();
     for table in tables {
         let name = table.need("name", "the pool's name").and_then(|value| name(&value));
@@ -63,29 +64,28 @@ pub(super) fn site(root: &Table<'_>) -> Read {
         {
             table.problem(Code::Duplicate, "name", "a second pool of this name", "unique names", "rename it");
         }
-        let home = home_nodes(&table, &node_names);
-        for node in home.iter().flatten() {
+        let home = home_nodes(&table, &names);
+        all_homes_known &= home.is_some();
+        let mut elsewhere: BTreeMap<PoolName, Vec<NodeName>> = BTreeMap::new();
+        for node in home.iter().flat_map(|home| &home.nodes) {
             let pool = PoolName::from(name.as_deref().unwrap_or("?"));
             if let Some(other) = homes.insert(node.clone(), pool) {
-                let found = format!("{node}, which is at home in {other} already");
-                table.problem(
-                    Code::Duplicate,
-                    "nodes",
-                    &found,
-                    "one home for each node",
-                    "remove it from one",
-                );
+                elsewhere.entry(other).or_default().push(node.clone());
             }
         }
-        if let Some(pool) = pool(table, name, home.as_deref().map(<[_]>::len)) {
+        for (other, nodes) in elsewhere {
+            let found = format!("{}, at home in {other} already", collapse(&nodes));
+            let expected = "one home for each node";
+            table.problem(Code::Duplicate, "nodes", &found, expected, "remove them from one of the two");
+        }
+        if let Some(pool) = pool(table, name, home.and_then(|home| home.count)) {
             site.pools.insert(pool.name.clone(), pool);
         }
     }
+    let mut homeless = Vec::new();
     for (name, host) in hosts {
         let Some(home) = homes.get(&name) else {
-            let found = format!("node {name} in no pool");
-            let advice = "add it to the nodes of the pool it belongs to when nobody borrows it";
-            root.problem(Code::Contradiction, "node", &found, "a home pool for each node", advice);
+            homeless.push(name);
             continue;
         };
         let Host { slurm, kubernetes, gpu_model, gpus, topology_block } = host;
@@ -93,18 +93,40 @@ pub(super) fn site(root: &Table<'_>) -> Read {
         let node = Node { name: name.clone(), slurm, kubernetes, gpu_model, gpus, topology_block, home };
         site.nodes.insert(name, node);
     }
+    // A list of a pool's that can't be read was complained of already; who is in it nobody knows.
+    if all_homes_known && !homeless.is_empty() {
+        let found = format!("{} {} in no pool", plural("node", homeless.len()), collapse(&homeless));
+        let advice = "add to the nodes of a pool what belongs to it when nobody borrows it";
+        root.problem(Code::Contradiction, "node", &found, "a home pool for each node", advice);
+    }
     Read { site, pool_names }
 }
 
-/// One `[[node]]`: a name, or a host list with equal properties.
-fn nodes(
-    table: Table<'_>,
-    node_names: &mut BTreeSet<NodeName>,
-    taken: &mut (BTreeSet<String>, BTreeSet<String>),
-    hosts: &mut BTreeMap<NodeName, Host>,
-) {
+/// All names of nodes so far.
+#[derive(Default)]
+struct Names {
+    nodes: BTreeSet<NodeName>,
+    /// A list of names could not be read, so there are more.
+    incomplete: bool,
+    /// By name in Slurm.
+    slurm: BTreeMap<String, NodeName>,
+    /// By name in Kubernetes.
+    kubernetes: BTreeMap<String, NodeName>,
+}
+
+fn collapse(nodes: &[NodeName]) -> String {
+    hostlist::collapse(nodes.iter().map(NodeName::as_str))
+}
+
+fn plural(word: &str, count: usize) -> String {
+    if count == 1 { word.to_owned() } else { format!("{word}s") }
+}
+
+/// One `[[node]]`: a name, or a host list with equal properties. What is wrong with several of its names is one problem.
+fn nodes(table: Table<'_>, known: &mut Names, hosts: &mut BTreeMap<NodeName, Host>) {
     let expected = "a name or a host list such as \"gpu[1-4]\"";
     let names = table.need("name", expected).and_then(|value| host_list(&value));
+    known.incomplete |= names.is_none();
     let count = names.as_ref().map(Vec::len);
     let slurm = same_count(table.get("slurm"), count, names.as_ref());
     let kubernetes = same_count(table.get("kubernetes"), count, names.as_ref());
@@ -112,38 +134,47 @@ fn nodes(
         table.need("gpu_model", "the GPU model, such as \"h100\"").and_then(|value| owned(&value));
     let gpus = table.need("gpus", "the number of GPUs").and_then(|value| value.count(1..=GPUS_MAX));
     let topology_block = or(table.get("topology_block"), |value| owned(value).map(Some), || None);
-    let mut repeated: BTreeSet<&str> = BTreeSet::new();
-    for name in names.iter().flatten() {
-        if !node_names.insert(NodeName::from(name.as_str())) {
-            repeated.insert(name);
-            let found = format!("node {name} a second time");
-            table.problem(Code::Duplicate, "name", &found, "each node once", "remove one of the two");
-        }
+    let names: Option<Vec<NodeName>> = names.map(|names| names.into_iter().map(NodeName::new).collect());
+    let repeated: BTreeSet<NodeName> =
+        names.iter().flatten().filter(|name| !known.nodes.insert((*name).clone())).cloned().collect();
+    if !repeated.is_empty() {
+        let list = collapse(&repeated.iter().cloned().collect::<Vec<_>>());
+        let found = format!("{} {list} a second time", plural("node", repeated.len()));
+        table.problem(Code::Duplicate, "name", &found, "each node once", "remove one of the two");
     }
+    kubernetes_names(&table, kubernetes.as_deref().unwrap_or_default());
     // Two nodes here must never be one host there.
-    for (domain, names, taken) in [("slurm", &slurm, &mut taken.0), ("kubernetes", &kubernetes, &mut taken.1)]
+    for (domain, there, taken) in
+        [("slurm", &slurm, &mut known.slurm), ("kubernetes", &kubernetes, &mut known.kubernetes)]
     {
-        for name in names.iter().flatten() {
-            let key = if table.get(domain).is_some() { domain } else { "name" };
-            // A node that is there twice was complained of already.
-            if !taken.insert(name.clone()) && (key != "name" || !repeated.contains(name.as_str())) {
-                let found = format!("{name} for two nodes in {domain}");
-                table.problem(
-                    Code::Duplicate,
-                    key,
-                    &found,
-                    "another name for each node",
-                    "correct the names",
-                );
+        let key = if table.get(domain).is_some() { domain } else { "name" };
+        let (Some(names), Some(there)) = (&names, there) else { continue };
+        let mut twice = Vec::new();
+        for (node, name) in names.iter().zip(there) {
+            match taken.get(name) {
+                None => drop(taken.insert(name.clone(), node.clone())),
+                // A node that is there twice was complained of already.
+                Some(first) if key != "name" || !repeated.contains(node) => {
+                    twice.push((name.as_str(), first.clone(), node.clone()));
+                }
+                Some(_) => {}
             }
         }
+        let Some((name, first, second)) = twice.first() else { continue };
+        let found = if twice.len() == 1 {
+            format!("{name} for two nodes in {domain}, {first} and {second}")
+        } else {
+            let all = hostlist::collapse(twice.iter().map(|(name, _, _)| name));
+            format!("{all} for two nodes each in {domain}, {name} for {first} and {second}")
+        };
+        table.problem(Code::Duplicate, key, &found, "another name for each node", "correct the names");
     }
     table.finish();
     let (Some(names), Some(slurm), Some(kubernetes)) = (names, slurm, kubernetes) else { return };
     let (Some(gpu_model), Some(gpus), Some(topology_block)) = (gpu_model, gpus, topology_block) else {
         return;
     };
-    for ((name, slurm), kubernetes) in names.iter().zip(slurm).zip(kubernetes) {
+    for ((name, slurm), kubernetes) in names.into_iter().zip(slurm).zip(kubernetes) {
         let host = Host {
             slurm: SlurmNodeName::new(slurm),
             kubernetes: KubeNodeName::new(kubernetes),
@@ -151,8 +182,24 @@ fn nodes(
             gpus,
             topology_block: topology_block.clone(),
         };
-        hosts.entry(NodeName::from(name.as_str())).or_insert(host);
+        hosts.entry(name).or_insert(host);
     }
+}
+
+/// Refuses names that no Node can have.
+fn kubernetes_names(table: &Table<'_>, names: &[String]) {
+    let bad: Vec<&String> = names.iter().filter(|name| !kubernetes::is_name(name)).collect();
+    if bad.is_empty() {
+        return;
+    }
+    let found =
+        format!("{}, which can be no {} in Kubernetes", hostlist::collapse(&bad), plural("name", bad.len()));
+    let expected = "lower-case letters, digits, - and . (at most 253)";
+    let (key, advice) = match table.get("kubernetes") {
+        Some(_) => ("kubernetes", "write it as `kubectl get nodes` does"),
+        None => ("name", "set kubernetes to what `kubectl get nodes` shows"),
+    };
+    table.problem(Code::Value, key, &found, expected, advice);
 }
 
 /// Names in a domain, as many as the nodes have; the nodes' own by default.
@@ -190,8 +237,15 @@ fn name(value: &Value<'_>) -> Option<String> {
     value.wrong("letters, digits, - _ and . (at most 63)", "rename it")
 }
 
-/// The pool's own nodes. `None` after a problem.
-fn home_nodes(table: &Table<'_>, known: &BTreeSet<NodeName>) -> Option<Vec<NodeName>> {
+/// The pool's own nodes.
+struct Home {
+    nodes: Vec<NodeName>,
+    /// How many; unknown where some of them are.
+    count: Option<usize>,
+}
+
+/// The pool's own nodes. `None` where they can't be read, which is a problem already.
+fn home_nodes(table: &Table<'_>, known: &Names) -> Option<Home> {
     let on_loan = or(table.get("on_loan_only"), Value::flag, || false)?;
     let Some(value) = table.get("nodes") else {
         if !on_loan {
@@ -199,7 +253,7 @@ fn home_nodes(table: &Table<'_>, known: &BTreeSet<NodeName>) -> Option<Vec<NodeN
             table.problem(Code::MissingKey, "nodes", "a pool without nodes", "a host list", advice);
             return None;
         }
-        return Some(Vec::new());
+        return Some(Home { nodes: Vec::new(), count: Some(0) });
     };
     if on_loan {
         value.problem(
@@ -209,28 +263,29 @@ fn home_nodes(table: &Table<'_>, known: &BTreeSet<NodeName>) -> Option<Vec<NodeN
             "remove one",
         );
     }
-    let mut nodes = Vec::new();
-    for name in host_list(&value)? {
-        let node = NodeName::new(name);
-        if known.contains(&node) {
-            nodes.push(node);
-        } else {
-            let advice = closest(node.as_str(), known.iter().map(NodeName::as_str))
-                .map_or_else(|| "add a [[node]] for it".to_owned(), |close| format!("did you mean {close}?"));
-            value.problem(
-                Code::UnknownName,
-                &format!("unknown node {node}"),
-                "names of [[node]] tables",
-                &advice,
-            );
-        }
+    let names = host_list(&value)?.into_iter().map(NodeName::new);
+    let (mut nodes, unknown): (Vec<NodeName>, Vec<NodeName>) =
+        names.partition(|node| known.nodes.contains(node));
+    // Where a [[node]] can't be read, these may be its nodes.
+    if let Some(first) = unknown.first()
+        && !known.incomplete
+    {
+        let close = closest(first.as_str(), known.nodes.iter().map(NodeName::as_str));
+        let advice = match (close, unknown.len()) {
+            (Some(close), 1) => format!("did you mean {close}?"),
+            (Some(_) | None, _) => "add a [[node]] for what is missing, or correct the list".to_owned(),
+        };
+        let found = format!("unknown {} {}", plural("node", unknown.len()), collapse(&unknown));
+        value.problem(Code::UnknownName, &found, "names of [[node]] tables", &advice);
     }
     nodes.sort();
-    if nodes.windows(2).any(|pair| matches!(pair, [a, b] if a == b)) {
+    let before = nodes.len();
+    nodes.dedup();
+    if nodes.len() < before {
         value.problem(Code::Duplicate, "a node twice", "each node once", "remove one of the two");
-        nodes.dedup();
     }
-    Some(nodes)
+    let count = unknown.is_empty().then_some(nodes.len());
+    Some(Home { nodes, count })
 }
 
 fn pool(table: Table<'_>, name: Option<String>, home_count: Option<usize>) -> Option<Pool> {

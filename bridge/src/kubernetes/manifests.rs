@@ -76,8 +76,7 @@ impl ManifestOptions {
             .map(|node| ("managed nodes", node.as_str()))
             .chain(self.trusted_namespaces.iter().map(|name| ("trusted namespaces", name.as_str())))
         {
-            let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-            if name.is_empty() || name.len() > 253 || !name.chars().all(good) {
+            if !is_name(name) {
                 return bad(what, format!("{name:?} is no Kubernetes name"));
             }
         }
@@ -92,6 +91,12 @@ impl ManifestOptions {
         }
         Ok(())
     }
+}
+
+/// Whether an object can have this name.
+pub(crate) fn is_name(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    !name.is_empty() && name.len() <= 253 && name.chars().all(good)
 }
 
 /// All manifests as YAML documents for `kubectl apply -f -`, in the order in which they must be applied.

@@ -25,6 +25,7 @@ mod writes;
 
 pub use error::Error;
 pub use gpus::{BadQuantity, GpuResources, count};
+pub(crate) use manifests::is_name;
 
 /// A Kubernetes cluster, real or simulated.
 #[async_trait]
