@@ -161,10 +161,13 @@ pub enum Error {
         errors: Vec<SettingsError>,
     },
     /// See [`Class::NotWasm`].
-    #[error("not a WebAssembly module or component: {reason}")]
+    #[error(
+        "found {found}, expected a WebAssembly module or component; build it with \
+         `cargo build --release --target wasm32-unknown-unknown`"
+    )]
     NotWasm {
-        /// What the parser says.
-        reason: String,
+        /// What the file is instead.
+        found: String,
     },
     /// See [`Class::RefusedImport`].
     #[error(

@@ -49,14 +49,51 @@ pub(super) fn check(bytes: &[u8], pinned: Option<Digest>, limits: &Limits) -> Re
 }
 
 fn not_wasm(error: &wasmparser::BinaryReaderError) -> Error {
-    Error::NotWasm { reason: error.to_string() }
+    Error::NotWasm { found: damaged(&error.to_string()) }
+}
+
+/// A file that begins as WebAssembly and does not go on so, by the words of a parser: these may have several lines.
+pub(super) fn damaged(words: &str) -> String {
+    let words: Vec<&str> = words.split_whitespace().collect();
+    format!("damaged or unfinished WebAssembly ({})", words.join(" "))
 }
 
 fn encoding(bytes: &[u8]) -> Result<Encoding, Error> {
+    if !bytes.starts_with(b"\0asm") {
+        return Err(Error::NotWasm { found: described(bytes) });
+    }
     match Parser::new(0).parse_all(bytes).next() {
         Some(Ok(Payload::Version { encoding, .. })) => Ok(encoding),
-        Some(Ok(_)) | None => Err(Error::NotWasm { reason: "it has no header".to_owned() }),
+        Some(Ok(_)) | None => Err(Error::NotWasm { found: "WebAssembly without a header".to_owned() }),
         Some(Err(error)) => Err(not_wasm(&error)),
+    }
+}
+
+/// What a file is that is no WebAssembly, by its first bytes.
+fn described(bytes: &[u8]) -> String {
+    const KNOWN: [(&[u8], &str); 7] = [
+        (b"\x7fELF", "an ELF file, a program or library of this machine"),
+        (b"!<arch>\n", "a static library"),
+        (b"\x1f\x8b", "a gzip archive"),
+        (b"PK\x03\x04", "a zip archive"),
+        (b"version https://git-lfs", "a pointer of Git LFS, whose file was not fetched"),
+        (b"(module", "the text form of WebAssembly"),
+        (b"(component", "the text form of WebAssembly"),
+    ];
+    const SHOWN: usize = 16;
+    if bytes.is_empty() {
+        return "an empty file".to_owned();
+    }
+    if let Some((_, what)) = KNOWN.iter().find(|(start, _)| bytes.starts_with(start)) {
+        return (*what).to_owned();
+    }
+    let start = bytes.get(..SHOWN).unwrap_or(bytes);
+    match std::str::from_utf8(start) {
+        Ok(text) if !text.contains('\0') => format!("text that begins with {text:?}"),
+        Ok(_) | Err(_) => {
+            let hex: Vec<String> = start.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("a file that begins with the bytes {}", hex.join(" "))
+        }
     }
 }
 

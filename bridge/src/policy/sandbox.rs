@@ -11,6 +11,7 @@ use wasmtime::{ResourceLimiter, Store, StoreContextMut, Trap, WasmBacktrace};
 
 use super::engine::{self, Shared};
 use super::error::Error;
+use super::load::damaged;
 
 /// What a policy may use. The defaults are those of the documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,7 +163,7 @@ impl Sandbox {
         let shared = engine::shared()?;
         let mismatch = |error: &wasmtime::Error| Error::AbiMismatch { reason: format!("{error:#}") };
         let component = Component::from_binary(&shared.engine, bytes)
-            .map_err(|error| Error::NotWasm { reason: format!("{error:#}") })?;
+            .map_err(|error| Error::NotWasm { found: damaged(&format!("{error:#}")) })?;
         let mut linker = Linker::new(&shared.engine);
         linker.root().func_wrap("log", log).map_err(|error| Error::Host { reason: format!("{error:#}") })?;
         let pre = linker.instantiate_pre(&component).map_err(|error| mismatch(&error))?;

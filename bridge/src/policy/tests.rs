@@ -101,9 +101,21 @@ fn what_is_not_webassembly_is_refused() {
     let whole = wat::parse_str("(module (func (export \"f\")))").unwrap();
     let cut = &whole[..whole.len() - 3];
     let elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0";
-    for bytes in [&b""[..], b"\0asm", b"#!/bin/sh\n", elf, b"\0asm\x09\0\0\0", cut] {
+    for (bytes, says) in [
+        (&b""[..], "an empty file"),
+        (b"\0asm", "damaged or unfinished WebAssembly"),
+        (b"#!/bin/sh\necho more than this", r##"text that begins with "#!/bin/sh\necho m""##),
+        (elf, "an ELF file"),
+        (b"(module)", "the text form of WebAssembly"),
+        (b"MZ\x90\0\x03", "the bytes 4d 5a 90 00 03"),
+        (b"\0asm\x09\0\0\0", "damaged or unfinished WebAssembly"),
+        (cut, "damaged or unfinished WebAssembly"),
+    ] {
         let error = load(bytes);
-        assert_eq!(error.class(), Class::NotWasm, "{bytes:?}: {error}");
+        let told = error.to_string();
+        assert_eq!(error.class(), Class::NotWasm, "{bytes:?}: {told}");
+        assert!(told.contains(says), "{bytes:?}: {told}");
+        assert!(told.lines().count() == 1 && told.contains("wasm32-unknown-unknown"), "{told}");
     }
 }
 
@@ -121,7 +133,7 @@ fn size_and_digest_are_looked_at_before_anything_else() {
     assert_eq!(load(&options).unwrap(), "the file has 8 bytes, more than the 7 allowed");
     options.limits.component_bytes = 8;
     options.sha256 = Some(Digest::of(b"anything"));
-    assert!(load(&options).unwrap().starts_with("not a WebAssembly"));
+    assert!(load(&options).unwrap().contains("expected a WebAssembly module"));
 }
 
 #[test]
