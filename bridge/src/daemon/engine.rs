@@ -501,15 +501,22 @@ impl<D: Disk> Engine<D> {
     }
 }
 
-/// Logs that a scheduler went silent, and why, and that it is seen again.
+/// Logs that a scheduler went silent, and why, and that it is seen again. While it is silent its words differ from look to
+/// look (which of several requests failed first): only another kind of error is told again.
 fn tell(domain: Domain, before: Option<&str>, now: Option<&str>) {
     match (before, now) {
-        (_, Some(why)) if before != now => {
+        (_, Some(why)) if before.and_then(code_in) != code_in(why) || before.is_none() => {
             tracing::warn!(%domain, %why, "not seen: nothing opens until it is");
         }
+        (None | Some(_), Some(why)) => tracing::debug!(%domain, %why, "still not seen"),
         (Some(_), None) => tracing::info!(%domain, "seen"),
-        (None | Some(_), Some(_)) | (None, None) => {}
+        (None, None) => {}
     }
+}
+
+/// The code at a report's end.
+fn code_in(report: &str) -> Option<&str> {
+    report.rsplit_once("  [").map(|(_, code)| code)
 }
 
 /// What was decided on a want, where it was one that a person should read of.

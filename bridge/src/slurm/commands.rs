@@ -23,6 +23,7 @@ use super::rights::{Level, User};
 use super::scontrol::{Command, Failure};
 use super::shape;
 use super::source::{Listed, Source};
+use super::trouble::Trouble;
 use super::version::Version;
 use crate::daemon::clock::Clock;
 
@@ -42,6 +43,27 @@ pub(super) struct Commands {
     shows: Command,
     squeue: Command,
     proven: Mutex<Option<Proven>>,
+    pub(super) troubles: Troubles,
+}
+
+/// What may be wrong for a while with what only the commands tell.
+#[derive(Debug)]
+pub(super) struct Troubles {
+    pub(super) no_counter: Trouble,
+    pub(super) no_admin_levels: Trouble,
+    pub(super) no_own_level: Trouble,
+}
+
+impl Troubles {
+    const fn new() -> Self {
+        Self {
+            no_counter: Trouble::new(
+                "`scontrol show config` tells no job id counter: a restored backup would go unnoticed",
+            ),
+            no_admin_levels: Trouble::new("AdminLevels can't be read, and count as none"),
+            no_own_level: Trouble::new("the level of scontrol's user can't be told"),
+        }
+    }
 }
 
 /// A level that Slurm was seen to grant.
@@ -75,6 +97,7 @@ impl Commands {
             shows: Command::new(scontrol.clone(), *timeout, *max_response_bytes),
             squeue: Command::new(squeue, *timeout, *max_response_bytes),
             proven: Mutex::new(None),
+            troubles: Troubles::new(),
         })
     }
 

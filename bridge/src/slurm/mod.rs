@@ -25,6 +25,7 @@ mod source;
 mod standing;
 mod tasks;
 mod token;
+mod trouble;
 mod version;
 
 use std::time::Duration;

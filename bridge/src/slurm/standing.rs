@@ -45,16 +45,11 @@ impl Standing {
     /// A look from which something is hidden is an error; without the counter it is good, only a restored backup then goes
     /// unnoticed.
     pub(super) async fn of(source: &dyn Source, commands: &Commands) -> Result<Self, Error> {
-        let config = match commands.ask(&["show", "config"]).await {
-            Ok(text) => Config::read(&text),
-            Err(error) => {
-                tracing::warn!(%error, "`scontrol show config` can't be read: a restored backup would go unnoticed");
-                Config::default()
-            }
+        let (config, why) = match commands.ask(&["show", "config"]).await {
+            Ok(text) => (Config::read(&text), "it has no NEXT_JOB_ID".to_owned()),
+            Err(error) => (Config::default(), error.to_string()),
         };
-        if config.next_job_id.is_none() {
-            tracing::warn!("`scontrol show config` has no NEXT_JOB_ID: a restored backup would go unnoticed");
-        }
+        commands.troubles.no_counter.looked(config.next_job_id.is_none().then_some(&*why));
         let version = source.version().await?;
         let (mut doubt, mut rights) = (None, None);
         for actor in actors(source, commands, &config, version).await? {
@@ -124,7 +119,9 @@ async fn of_commands(commands: &Commands, config: &Config, looks: Looks) -> Opti
         String::new()
     };
     let level = commands.level(&format!("{:?} {holders}", config.slurm_user())).await;
-    level.inspect_err(|error| tracing::warn!(%error, "the level of scontrol's user can't be told")).ok()
+    let why = level.as_ref().err().map(ToString::to_string);
+    commands.troubles.no_own_level.looked(why.as_deref());
+    level.ok()
 }
 
 /// The user's AdminLevel, as slurmctld has it; none where it can't be asked.
@@ -138,5 +135,7 @@ async fn assoc_mgr(commands: &Commands, config: &Config) -> Option<String> {
         return None;
     }
     let text = commands.ask(&["show", "assoc_mgr", "flags=users"]).await;
-    text.inspect_err(|error| tracing::warn!(%error, "AdminLevels can't be read, and count as none")).ok()
+    let why = text.as_ref().err().map(ToString::to_string);
+    commands.troubles.no_admin_levels.looked(why.as_deref());
+    text.ok()
 }
