@@ -76,12 +76,14 @@ pub fn propose(
             return Err(Denied::NotFit { why: "its adoption is under way".to_owned() });
         }
     }
-    let unseen = |why: String| Denied::NotFit { why: format!("it must be seen on both sides: {why}") };
-    let in_slurm = gate::slurm::find(&facts.slurm, &node.slurm).map_err(unseen)?;
-    let in_kubernetes = gate::kubernetes::find(&facts.kubernetes, &node.kubernetes).map_err(unseen)?;
-    let look = match look {
-        Seen::Unknown { why } => return Err(unseen(why.clone())),
-        Seen::At { value, .. } => value,
+    let in_slurm = gate::slurm::find(&facts.slurm, &node.slurm);
+    let in_kubernetes = gate::kubernetes::find(&facts.kubernetes, &node.kubernetes);
+    let not_in_kubernetes = in_kubernetes.as_ref().err().map(String::as_str).or(look.unknown_why());
+    if let Some(why) = unseen(in_slurm.as_ref().err().map(String::as_str), not_in_kubernetes) {
+        return Err(Denied::NotFit { why });
+    }
+    let (Ok(in_slurm), Ok(in_kubernetes), Some(look)) = (in_slurm, in_kubernetes, look.value()) else {
+        return Err(Denied::NotFit { why: "it must be seen on both sides".to_owned() });
     };
     let slurm_work: Vec<String> = gate::slurm::jobs_on(&Index::new(&facts.slurm), &node.slurm)
         .keys()
@@ -151,6 +153,14 @@ pub fn propose(
         // Also where the daemon stopped, or the ledger failed, between the quarantine's end and the adoption's beginning.
         ends_quarantine: record.quarantine.is_some() || record.adopted_from_quarantine,
     })
+}
+
+/// That a node is not seen on a side, or on both, by why not; `None` where it is seen on both.
+pub fn unseen(slurm: Option<&str>, kubernetes: Option<&str>) -> Option<String> {
+    let sides = [(Domain::Slurm, slurm), (Domain::Kubernetes, kubernetes)];
+    let sides = sides.into_iter().filter_map(|(domain, why)| Some(format!("not in {domain} ({})", why?)));
+    let sides: Vec<String> = sides.collect();
+    (!sides.is_empty()).then(|| format!("it must be seen on both sides, and is {}", sides.join(" and ")))
 }
 
 /// Does an adoption out of quarantine begin anew? Only for a person who names another owner than it has.
@@ -270,6 +280,33 @@ mod tests {
             labels: std::collections::BTreeMap::new(),
             annotation: None,
             listed: false,
+        }
+    }
+
+    /// A person who mends the one that is named would only then hear of the other.
+    #[test]
+    fn each_side_that_does_not_show_the_node_is_named() {
+        let away = |why: &str| Some(why.to_owned());
+        for (slurm, kubernetes, says) in [
+            (away("ctl"), None, Some("not in slurm (ctl)")),
+            (None, away("api"), Some("not in kubernetes (api)")),
+            (away("ctl"), away("api"), Some("not in slurm (ctl) and not in kubernetes (api)")),
+            (None, None, None),
+        ] {
+            let mut case = Case::of_slurm();
+            if let Some(why) = &slurm {
+                case.facts.slurm = Seen::unknown(why);
+            }
+            if let Some(why) = &kubernetes {
+                case.facts.kubernetes = Seen::unknown(why);
+                case.look = Seen::unknown(why);
+            }
+            let node = case.site.nodes[&n(1)].clone();
+            let denied =
+                propose(&case.site, &Book::default(), &node, Some(Domain::Slurm), &case.facts, &case.look);
+            let says = says
+                .map(|says| Denied::NotFit { why: format!("it must be seen on both sides, and is {says}") });
+            assert_eq!(denied.err(), says);
         }
     }
 
