@@ -1,20 +1,20 @@
 //! `[[window]]` and `[[blackout]]`, in the configuration itself or in a calendar file. Decides what a key means; what
 //! makes a window valid is the core's business.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_bridge_core::calendar::{
     Blackout, BlackoutSpec, Calendar, Error, NODES_MAX, Overlap, When, Window, WindowSpec, Zone,
 };
 use gpu_bridge_core::ids::{PoolName, Ticket, WindowName};
 use gpu_bridge_core::model::{Domain, Site};
-use jiff::SignedDuration;
 use jiff::civil::{Date, DateTime};
+use jiff::{SignedDuration, Timestamp};
 use toml::de::DeValue;
 
 use super::daemon::{or, owned};
 use super::policies::pool_name;
-use super::problem::Code;
+use super::problem::{Code, Place, Problem};
 use super::reader::{Table, Value, closest};
 
 /// Most windows, and most blackouts, of a site.
@@ -26,13 +26,21 @@ pub(super) struct Known<'a> {
     pub(super) site: &'a Site,
 }
 
-/// Reads the windows and blackouts of a document into `calendar`.
-pub(super) fn read(root: &Table<'_>, known: &Known<'_>, calendar: &mut Calendar) {
+/// What was read.
+#[derive(Default)]
+pub(super) struct Entries {
+    pub(super) calendar: Calendar,
+    /// Where each window is.
+    pub(super) places: BTreeMap<WindowName, Place>,
+}
+
+/// Reads the windows and blackouts of a document.
+pub(super) fn read(root: &Table<'_>, known: &Known<'_>, entries: &mut Entries) {
     for table in bounded(root, "window") {
-        window(table, known, calendar);
+        window(table, known, entries);
     }
     for table in bounded(root, "blackout") {
-        blackout(table, calendar);
+        blackout(table, &mut entries.calendar);
     }
     if let Some(value) = root.get("ics") {
         let advice = "write the dates as [[blackout]] or [[window]], or as except";
@@ -56,7 +64,7 @@ fn bounded<'a>(root: &Table<'a>, key: &'static str) -> Vec<Table<'a>> {
     tables
 }
 
-fn window(table: Table<'_>, known: &Known<'_>, calendar: &mut Calendar) {
+fn window(table: Table<'_>, known: &Known<'_>, entries: &mut Entries) {
     let name = table.need("name", "the window's name").and_then(|value| owned(&value));
     let pool = table.need("pool", "the name of a pool").and_then(|value| pool_name(&value, known.pool_names));
     let nodes = table.need("nodes", "a number of nodes").and_then(|value| value.count(1..=NODES_MAX));
@@ -110,13 +118,31 @@ fn window(table: Table<'_>, known: &Known<'_>, calendar: &mut Calendar) {
         None => {}
         Some(Err(errors)) => refuse(&table, &errors),
         Some(Ok(window)) => {
-            if let Err(error) = calendar.add_window(window) {
-                let found = error.to_string();
-                table.problem(Code::Duplicate, "name", &found, "unique names", "rename it or remove one");
+            let name = window.spec().name.clone();
+            match entries.calendar.add_window(window) {
+                Ok(()) => drop(entries.places.insert(name, table.place())),
+                Err(error) => {
+                    let found = error.to_string();
+                    table.problem(Code::Duplicate, "name", &found, "unique names", "rename it or remove one");
+                }
             }
         }
     }
     table.finish();
+}
+
+/// A window that is over for good is no mistake in the file: it was good once, and the daemon must still start on it.
+pub(super) fn over(entries: (&Calendar, &BTreeMap<WindowName, Place>), now: Timestamp) -> Vec<Problem> {
+    let (calendar, places) = entries;
+    let over = calendar.windows().filter(|window| window.next_change_after(now).is_none());
+    let told = over.filter_map(|window| {
+        let place = places.get(&window.spec().name)?.clone();
+        let last = window.last_started(now).map_or_else(String::new, |last| format!(" since {}", last.end));
+        let found = format!("a window that is over{last}, and never on again");
+        let advice = "remove it, or correct when it is and when it expires".to_owned();
+        Some(place.problem(Code::Calendar, found, "a window that is still to be".to_owned(), advice))
+    });
+    told.collect()
 }
 
 fn blackout(table: Table<'_>, calendar: &mut Calendar) {

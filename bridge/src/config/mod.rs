@@ -17,19 +17,20 @@ mod site;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use gpu_bridge_core::calendar::Calendar;
-use gpu_bridge_core::ids::PoolName;
+use gpu_bridge_core::ids::{PoolName, WindowName};
 use gpu_bridge_core::model::Site;
+use jiff::Timestamp;
 
 pub use daemon::{Daemon, Kubernetes, Slurm, SlurmEndpoint};
 pub use policies::{Policy, PolicyMode, ProposalKind};
 pub use problem::{Code, Place, Problem};
 pub use reader::Files;
 
-use calendar::Known;
+use calendar::{Entries, Known};
 use reader::{Document, Table, Value};
 
 /// A configuration without problems.
@@ -49,6 +50,15 @@ pub struct Config {
     pub calendar: Calendar,
     /// `calendar.file`. Its windows and blackouts are in `calendar` already; the daemon reads it at its start only.
     pub calendar_file: Option<PathBuf>,
+    /// Where each window is.
+    pub window_places: BTreeMap<WindowName, Place>,
+}
+
+impl Config {
+    /// What is no problem, and what a person should look at all the same, as things stand at `now`: windows that are over.
+    pub fn warnings(&self, now: Timestamp) -> Vec<Problem> {
+        calendar::over((&self.calendar, &self.window_places), now)
+    }
 }
 
 /// Reads a configuration file and everything it points to.
@@ -81,9 +91,9 @@ pub fn check_text(file: &Path, text: &str, files: Files) -> Result<Config, Vec<P
 /// All problems, in order of place; never an empty list. Keep the last good calendar then.
 pub fn check_calendar(file: &Path, site: &Site) -> Result<Calendar, Vec<Problem>> {
     let pool_names: BTreeSet<PoolName> = site.pools.keys().cloned().collect();
-    let mut calendar = Calendar::new();
-    let problems = calendar_file(file, &Known { pool_names: &pool_names, site }, &mut calendar);
-    if problems.is_empty() { Ok(calendar) } else { Err(problems) }
+    let mut entries = Entries::default();
+    let problems = calendar_file(file, &Known { pool_names: &pool_names, site }, &mut entries);
+    if problems.is_empty() { Ok(entries.calendar) } else { Err(problems) }
 }
 
 fn examine(document: Document) -> Result<Config, Vec<Problem>> {
@@ -107,10 +117,10 @@ fn sections(root: Table<'_>, elsewhere: &mut Vec<Problem>) -> Option<Config> {
     let slurm = daemon::slurm(&root);
     let kubernetes = daemon::kubernetes(&root);
     let site::Read { site, pool_names } = site::site(&root);
-    let policies = policies::policies(&root, &pool_names);
+    let policies = policies::policies(&root, &pool_names, &site);
     let known = Known { pool_names: &pool_names, site: &site };
-    let mut calendar = Calendar::new();
-    calendar::read(&root, &known, &mut calendar);
+    let mut entries = Entries::default();
+    calendar::read(&root, &known, &mut entries);
     let calendar_path = root.table("calendar").and_then(|table| {
         let path = table.need("file", "the path of a calendar file").and_then(|value| calendar_path(&value));
         table.finish();
@@ -118,10 +128,10 @@ fn sections(root: Table<'_>, elsewhere: &mut Vec<Problem>) -> Option<Config> {
     });
     if let Some(path) = &calendar_path {
         match root.document.files {
-            Files::MustExist => elsewhere.extend(calendar_file(path, &known, &mut calendar)),
+            Files::MustExist => elsewhere.extend(calendar_file(path, &known, &mut entries)),
             // Away from the host it is examined if it is there.
             Files::Ignored if path.is_file() => {
-                elsewhere.extend(calendar_file(path, &known, &mut calendar));
+                elsewhere.extend(calendar_file(path, &known, &mut entries));
             }
             Files::Ignored => {}
         }
@@ -133,8 +143,9 @@ fn sections(root: Table<'_>, elsewhere: &mut Vec<Problem>) -> Option<Config> {
         kubernetes: kubernetes?,
         site,
         policies,
-        calendar,
+        calendar: entries.calendar,
         calendar_file: calendar_path,
+        window_places: entries.places,
     })
 }
 
@@ -142,8 +153,8 @@ fn calendar_path(value: &Value<'_>) -> Option<PathBuf> {
     value.readable()
 }
 
-/// Reads a calendar file into `calendar`; gives its problems.
-fn calendar_file(file: &Path, known: &Known<'_>, calendar: &mut Calendar) -> Vec<Problem> {
+/// Reads a calendar file into `entries`; gives its problems.
+fn calendar_file(file: &Path, known: &Known<'_>, entries: &mut Entries) -> Vec<Problem> {
     let document = match Document::read(file, Files::MustExist) {
         Ok(document) => document,
         Err(problem) => return vec![*problem],
@@ -152,7 +163,7 @@ fn calendar_file(file: &Path, known: &Known<'_>, calendar: &mut Calendar) -> Vec
         let parsed = document.parse();
         if !document.has_problems() {
             let root = Table::root(&document, &parsed);
-            calendar::read(&root, known, calendar);
+            calendar::read(&root, known, entries);
             root.finish();
         }
     }

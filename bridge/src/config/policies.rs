@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use gpu_bridge_core::ids::{PolicyName, PoolName};
+use gpu_bridge_core::model::{Domain, Site};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -53,12 +54,19 @@ pub struct Policy {
     pub place: Place,
 }
 
-pub(super) fn policies(root: &Table<'_>, pools: &BTreeSet<PoolName>) -> Vec<Policy> {
-    let mut names = BTreeSet::new();
-    root.tables("policy").into_iter().filter_map(|table| policy(table, pools, &mut names)).collect()
+/// What grants may name.
+struct Known<'a> {
+    pool_names: &'a BTreeSet<PoolName>,
+    site: &'a Site,
 }
 
-fn policy(table: Table<'_>, pools: &BTreeSet<PoolName>, names: &mut BTreeSet<String>) -> Option<Policy> {
+pub(super) fn policies(root: &Table<'_>, pool_names: &BTreeSet<PoolName>, site: &Site) -> Vec<Policy> {
+    let known = Known { pool_names, site };
+    let mut names = BTreeSet::new();
+    root.tables("policy").into_iter().filter_map(|table| policy(table, &known, &mut names)).collect()
+}
+
+fn policy(table: Table<'_>, known: &Known<'_>, names: &mut BTreeSet<String>) -> Option<Policy> {
     let name = table.need("name", "the policy's name").and_then(|value| owned(&value));
     if let Some(name) = &name
         && !names.insert(name.clone())
@@ -71,7 +79,7 @@ fn policy(table: Table<'_>, pools: &BTreeSet<PoolName>, names: &mut BTreeSet<Str
     let sha256 = or(table.get("sha256"), |value| digest(value).map(Some), || None);
     let settings = or(table.get("settings"), settings, || serde_json::Value::Object(serde_json::Map::new()));
     let priority = or(table.get("priority"), |value| value.count(0..=1_000), || 100);
-    let grants = or(table.get("grants"), |value| grants(value, pools), || (None, None));
+    let grants = or(table.get("grants"), |value| grants(value, known), || (None, None));
     let place = table.place();
     table.finish();
     let (kinds, pools) = grants?;
@@ -103,7 +111,7 @@ fn digest(value: &Value<'_>) -> Option<[u8; 32]> {
 
 type Grants = (Option<BTreeSet<ProposalKind>>, Option<BTreeSet<PoolName>>);
 
-fn grants(value: &Value<'_>, known: &BTreeSet<PoolName>) -> Option<Grants> {
+fn grants(value: &Value<'_>, known: &Known<'_>) -> Option<Grants> {
     let table = value.table()?;
     let all_kinds = [("want-ready", ProposalKind::WantReady)];
     let kinds = or(
@@ -117,13 +125,25 @@ fn grants(value: &Value<'_>, known: &BTreeSet<PoolName>) -> Option<Grants> {
     let pools = or(
         table.get("pools"),
         |value| {
-            let names = value.list()?.into_iter().map(|item| pool_name(&item, known));
+            let names = value.list()?.into_iter().map(|item| granted_pool(&item, known));
             names.collect::<Option<BTreeSet<_>>>().map(Some)
         },
         || None,
     );
     table.finish();
     Some((kinds?, pools?))
+}
+
+/// A pool that nodes can be wanted for.
+fn granted_pool(value: &Value<'_>, known: &Known<'_>) -> Option<PoolName> {
+    let name = pool_name(value, known.pool_names)?;
+    if known.site.pools.get(&name).is_some_and(|pool| pool.domain() == Domain::Slurm) {
+        let found = format!("{name}, a pool of Slurm's");
+        let advice = "remove it: policies want nodes from Slurm, and Slurm gets them back by itself";
+        value.problem(Code::Contradiction, &found, "a pool of Kubernetes'", advice);
+        return None;
+    }
+    Some(name)
 }
 
 /// The name of a pool that is in the configuration.

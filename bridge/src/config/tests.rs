@@ -246,6 +246,13 @@ fn each_mistake_is_named_with_its_place() {
             "unknown pool",
         ),
         (
+            "pools = [\"gpu-burst\"]",
+            "pools = [\"gpu-burst\", \"train\"]",
+            "policy.prewarm.grants.pools[1]",
+            Code::Contradiction,
+            "train, a pool of Slurm's",
+        ),
+        (
             "\npool = \"gpu-burst\"",
             "\npool = \"gpu-brust\"",
             "window.friday-promotion.pool",
@@ -505,6 +512,30 @@ fn files_that_are_no_text() {
     fs::write(&file, "").unwrap();
     let found = check(&file).unwrap_err();
     assert!(found.iter().all(|problem| problem.code == Code::MissingKey), "{found:?}");
+}
+
+/// Not refused: it was good once, and a restart must not fail because time passed.
+#[test]
+fn a_window_that_is_over_is_told_of() {
+    let config = example();
+    for (now, over) in [
+        ("2026-11-10T00:00:00Z", &[][..]),
+        // Until the end of 12 November, 2:00 in Shanghai.
+        ("2026-11-11T17:59:59Z", &[]),
+        ("2026-11-11T18:00:00Z", &["window.singles-day"]),
+        // The last Friday before the expiry, 18:00 in Shanghai for 6 hours, and 45 minutes of cool-down.
+        ("2027-12-31T16:44:59Z", &["window.singles-day"]),
+        ("2027-12-31T16:45:00Z", &["window.friday-promotion", "window.singles-day"]),
+    ] {
+        let told = config.warnings(now.parse().unwrap());
+        let fields: Vec<_> = told.iter().map(|warning| warning.field.as_str()).collect();
+        assert_eq!(fields, over, "{now}");
+        for warning in told {
+            let line = EXAMPLE.lines().nth(warning.line - 1).unwrap();
+            assert!(line == "[[window]]" && warning.code == Code::Calendar, "{warning}");
+            assert!(warning.found.starts_with("a window that is over since 202"), "{warning}");
+        }
+    }
 }
 
 #[test]
