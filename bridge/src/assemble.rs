@@ -193,10 +193,12 @@ pub async fn problems(config: &Config) -> Vec<config::Problem> {
     let on = config.policies.iter().filter(|policy| policy.mode != PolicyMode::Off);
     let policies = on.filter_map(|policy| {
         let error = load(policy, &config.daemon.state_dir).err()?;
-        let (expected, advice) =
-            ("a policy that can be loaded", "docs/errors.md says what to do about the code");
-        let place = policy.place.clone();
-        Some(place.problem(config::Code::Policy, report(&error), expected.to_owned(), advice.to_owned()))
+        let advice = match crate::code::of(&error) {
+            Some(code) => crate::code::ask_for(code),
+            None => "correct path or file".to_owned(),
+        };
+        let (place, expected) = (policy.place.clone(), "a policy that can be loaded".to_owned());
+        Some(place.problem(config::Code::Policy, report(&error), expected, advice))
     });
     slurm.into_iter().chain(kubernetes).chain(policies).collect()
 }
@@ -248,15 +250,7 @@ fn code(kind: ProposalKind) -> u32 {
 pub async fn engine(config: Config) -> Result<Engine<crate::ledger::FileDisk>, Error> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let path = config.daemon.state_dir.clone();
-    std::fs::create_dir_all(&path).map_err(|source| Error::StateFolder { path: path.clone(), source })?;
-    let at = |source| Error::Journal { path: path.clone(), source };
-    let (journal, opening) = Journal::open(&path, clock.now()).map_err(at)?;
-    if let Some(torn) = opening.replay.torn {
-        tracing::warn!("{torn}; it was dropped, nothing acknowledged is lost");
-    }
-    if let Some(reason) = &opening.rebuilt {
-        tracing::warn!(%reason, "the store was rebuilt from the ledger");
-    }
+    // First what a configuration can be refused for: then nothing is left behind.
     let parts = Parts {
         seats: seats(&config)?,
         slurm: slurm_port(&config.slurm, Arc::clone(&clock)).map_err(Error::Slurm)?,
@@ -270,6 +264,15 @@ pub async fn engine(config: Config) -> Result<Engine<crate::ledger::FileDisk>, E
         site: config.site,
         calendar: config.calendar,
     };
+    std::fs::create_dir_all(&path).map_err(|source| Error::StateFolder { path: path.clone(), source })?;
+    let at = |source| Error::Journal { path: path.clone(), source };
+    let (journal, opening) = Journal::open(&path, parts.clock.now()).map_err(at)?;
+    if let Some(torn) = opening.replay.torn {
+        tracing::warn!("{torn}; it was dropped, nothing acknowledged is lost");
+    }
+    if let Some(reason) = &opening.rebuilt {
+        tracing::warn!(%reason, "the store was rebuilt from the ledger");
+    }
     Engine::begin(parts, journal).map_err(at)
 }
 

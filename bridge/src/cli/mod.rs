@@ -1,11 +1,12 @@
 //! The command line. Standard output is data, standard error is talk; every command that shows something has
-//! `--output json`. Exit status: 0 done, 1 it did not come off or was refused, 2 wrong arguments, 78 a configuration with
+//! `--output json`, and errors are JSON then too. Exit status: 0 done, 1 it did not come off or was refused, 2 wrong arguments, 78 a configuration with
 //! problems.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gpu_bridge_core::event::{Event, ReleaseMode};
 use gpu_bridge_core::ids::{HandoverId, NodeName, Ticket};
@@ -19,13 +20,16 @@ mod slurm;
 
 use client::Client;
 
-use crate::code::{self, report};
-use crate::daemon::command::{Command, Go, Reply};
+use crate::code::{self, Told, report};
+use crate::daemon::command::{Command, Go, Refusal, Reply};
 use crate::daemon::journal::Line;
+use crate::daemon::published::NodeStatus;
 use crate::{assemble, config, kubernetes, ledger};
 
 /// `EX_CONFIG` of sysexits.h.
 const BAD_CONFIGURATION: u8 = 78;
+/// As clap's own.
+const WRONG_ARGUMENTS: u8 = 2;
 
 /// Moves GPU nodes between Slurm and Kubernetes, safely.
 #[derive(Debug, Parser)]
@@ -138,6 +142,11 @@ enum Explain {
         /// Which.
         name: String,
     },
+    /// What an error code means, and what to do about it.
+    Error {
+        /// Which, such as GB0201.
+        code: String,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -200,7 +209,18 @@ impl From<DomainArg> for Domain {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && wants_json(std::env::args_os()) => {
+            let message = error.to_string().trim().to_owned();
+            let advice = Some("`gpu-bridge help` lists commands and options".to_owned());
+            tell_program(&Told { code: None, message, advice });
+            return ExitCode::from(WRONG_ARGUMENTS);
+        }
+        // Help and version are no errors; clap knows.
+        Err(error) => error.exit(),
+    };
+    let output = cli.output;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let done = match runtime {
         Ok(runtime) => {
@@ -215,12 +235,33 @@ pub fn main() -> ExitCode {
         if is_closed_pipe(error.as_ref()) {
             return ExitCode::SUCCESS;
         }
-        eprintln!("gpu-bridge: {}", report(error.as_ref()));
-        if code::of(error.as_ref()).is_some() {
-            eprintln!("docs/errors.md says what to do about each code");
-        }
+        fail(output, error.as_ref());
         ExitCode::FAILURE
     })
+}
+
+/// Whether arguments that can't be understood ask for JSON.
+fn wants_json(arguments: impl Iterator<Item = std::ffi::OsString>) -> bool {
+    let arguments: Vec<_> = arguments.collect();
+    let spaced = arguments.windows(2).any(|pair| matches!(pair, [a, b] if a == "--output" && b == "json"));
+    spaced || arguments.iter().any(|argument| argument == "--output=json")
+}
+
+/// Tells an error on standard error: a line or two for people, one object for programs.
+fn fail(output: Output, error: &(dyn std::error::Error + 'static)) {
+    match output {
+        Output::Json => tell_program(&Told::of(error)),
+        Output::Text => {
+            eprintln!("gpu-bridge: {}", report(error));
+            if let Some(code) = code::of(error) {
+                eprintln!("{}", code::ask_for(code));
+            }
+        }
+    }
+}
+
+fn tell_program(error: &impl Serialize) {
+    eprintln!("{}", serde_json::json!({ "error": error }));
 }
 
 /// Whoever read our output has had enough of it (`| head`).
@@ -233,7 +274,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { socket, output, command } = cli;
     let client = || Client::new(&socket);
     match command {
-        Cmd::Run { config } => return run(&config).await,
+        Cmd::Run { config } => return run(&config, output).await,
         Cmd::Check { file } => return check(&file, output).await,
         Cmd::Status => {
             let published = client()?.published().await?;
@@ -249,7 +290,14 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Cmd::Plan => {
             let published = client()?.published().await?;
-            print(output, &(&published.handovers, &published.plan), |_| show::plan(&published))?;
+            print(output, &show::Planned::of(&published), |_| show::plan(&published))?;
+        }
+        Cmd::Explain(Explain::Error { code }) => {
+            let page = code::page(&code).ok_or_else(|| Refusal::Invalid {
+                found: format!("error code {code:?}"),
+                expected: "one that a message ends in, such as GB0201".to_owned(),
+            })?;
+            print(output, &page, |page| format!("{}\n\n{}\n\nDo: {}", page.code, page.means, page.advice))?;
         }
         Cmd::Explain(Explain::Node { name }) => {
             let name = NodeName::new(name);
@@ -264,7 +312,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
                 | Reply::Releasing { .. } => &[],
             };
             let node = published.nodes.iter().find(|node| node.node == name);
-            print(output, &(node, lines), |_| show::explain(&published, &name, lines))?;
+            print(output, &Explained { node, lines }, |_| show::explain(&published, &name, lines))?;
         }
         Cmd::Move { node, to, reason, ticket } => {
             let command = Command::Move {
@@ -282,7 +330,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             let command =
                 Command::Adopt { nodes: expand(&nodes)?, owner: owner.map(Into::into), go: go(yes) };
             let reply = ask(&client()?, output, &command).await?;
-            hint(yes, "nothing was done: --yes carries it out");
+            hint(output, yes);
             if refused(&reply) {
                 return Ok(ExitCode::FAILURE);
             }
@@ -291,7 +339,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             let mode = if as_found { ReleaseMode::AsFound } else { ReleaseMode::Plain };
             let command = Command::Release { nodes: expand(&nodes)?, mode, go: go(yes) };
             let reply = ask(&client()?, output, &command).await?;
-            hint(yes, "nothing was done: --yes carries it out");
+            hint(output, yes);
             if refused(&reply) {
                 return Ok(ExitCode::FAILURE);
             }
@@ -301,7 +349,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Cmd::Kubernetes(KubernetesCmd::Manifests { config }) => {
             let config = match config::check_with(&config, config::Files::Ignored) {
                 Ok(config) => config,
-                Err(problems) => return Ok(complain(&problems)),
+                Err(problems) => return Ok(complain(output, &problems)),
             };
             let text = kubernetes::manifests::render(&assemble::manifest_options(&config)?)?;
             writeln!(std::io::stdout(), "{text}")?;
@@ -314,10 +362,18 @@ fn go(yes: bool) -> Go {
     if yes { Go::Yes } else { Go::Plan }
 }
 
-fn hint(done: bool, text: &str) {
-    if !done {
-        eprintln!("{text}");
+/// Programs know what they asked for.
+fn hint(output: Output, yes: bool) {
+    if output == Output::Text && !yes {
+        eprintln!("nothing was done: --yes carries it out");
     }
+}
+
+/// What `explain node` shows.
+#[derive(Serialize)]
+struct Explained<'a> {
+    node: Option<&'a NodeStatus>,
+    lines: &'a [Line],
 }
 
 /// Was any node of the answer refused?
@@ -338,8 +394,10 @@ async fn ask(client: &Client, output: Output, command: &Command) -> anyhow::Resu
 fn expand(nodes: &[String]) -> anyhow::Result<Vec<NodeName>> {
     let mut names = Vec::new();
     for pattern in nodes {
-        let hosts = gpu_bridge_core::hostlist::expand(pattern)
-            .map_err(|error| anyhow::anyhow!("{pattern:?} is no node or host list: {error}"))?;
+        let hosts = gpu_bridge_core::hostlist::expand(pattern).map_err(|error| Refusal::Invalid {
+            found: format!("{pattern:?}, which {error}"),
+            expected: "a node or a host list such as gpu[1-4]".to_owned(),
+        })?;
         names.extend(hosts.into_iter().map(NodeName::new));
     }
     Ok(names)
@@ -364,6 +422,7 @@ async fn check(file: &std::path::Path, output: Output) -> anyhow::Result<ExitCod
     };
     match checked {
         Ok(config) => {
+            warn(output, &config.warnings(jiff::Timestamp::now()));
             if output == Output::Text {
                 println!(
                     "{}: good ({} nodes, {} pools, {} policies, {} windows)",
@@ -379,7 +438,7 @@ async fn check(file: &std::path::Path, output: Output) -> anyhow::Result<ExitCod
             Ok(ExitCode::SUCCESS)
         }
         Err(problems) => match output {
-            Output::Text => Ok(complain(&problems)),
+            Output::Text => Ok(complain(output, &problems)),
             Output::Json => {
                 println!("{}", serde_json::to_string_pretty(&problems)?);
                 Ok(ExitCode::from(BAD_CONFIGURATION))
@@ -388,17 +447,34 @@ async fn check(file: &std::path::Path, output: Output) -> anyhow::Result<ExitCod
     }
 }
 
-fn complain(problems: &[config::Problem]) -> ExitCode {
-    for problem in problems {
-        eprintln!("{problem}");
+/// Tells on standard error what is no problem yet.
+fn warn(output: Output, warnings: &[config::Problem]) {
+    match output {
+        Output::Text => warnings.iter().for_each(|warning| eprintln!("warning: {warning}")),
+        Output::Json if warnings.is_empty() => {}
+        Output::Json => eprintln!("{}", serde_json::json!({ "warnings": warnings })),
+    }
+}
+
+/// Tells problems on standard error.
+fn complain(output: Output, problems: &[config::Problem]) -> ExitCode {
+    match output {
+        Output::Text => problems.iter().for_each(|problem| eprintln!("{problem}")),
+        Output::Json => {
+            let message = format!("the configuration has problems: {}", problems.len());
+            let code = problems.first().map(|problem| problem.code);
+            tell_program(&serde_json::json!({
+                "code": code, "message": message, "advice": "correct what problems names", "problems": problems,
+            }));
+        }
     }
     ExitCode::from(BAD_CONFIGURATION)
 }
 
-async fn run(file: &std::path::Path) -> anyhow::Result<ExitCode> {
+async fn run(file: &std::path::Path, output: Output) -> anyhow::Result<ExitCode> {
     let config = match config::check(file) {
         Ok(config) => config,
-        Err(problems) => return Ok(complain(&problems)),
+        Err(problems) => return Ok(complain(output, &problems)),
     };
     // What the Kubernetes client logs of failed calls, our own errors say better.
     let filter = EnvFilter::try_new(format!("kube_client=off,{}", config.daemon.log))?;
@@ -409,10 +485,13 @@ async fn run(file: &std::path::Path) -> anyhow::Result<ExitCode> {
         // journald keeps the time itself.
         subscriber.without_time().with_ansi(false).init();
     }
+    for warning in config.warnings(jiff::Timestamp::now()) {
+        tracing::warn!("{warning}");
+    }
     match assemble::run(config).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) if error.is_configuration() => {
-            eprintln!("gpu-bridge: {}", report(&error));
+            fail(output, &error);
             Ok(ExitCode::from(BAD_CONFIGURATION))
         }
         Err(error) => Err(error.into()),
@@ -422,8 +501,9 @@ async fn run(file: &std::path::Path) -> anyhow::Result<ExitCode> {
 fn ledger_command(command: LedgerCmd, output: Output) -> anyhow::Result<ExitCode> {
     match command {
         LedgerCmd::Show { at } => {
-            for entry in ledger::Entries::<Event>::open(&ledger::path_in(&at.state_dir))? {
-                let entry = entry?;
+            let path = ledger::path_in(&at.state_dir);
+            for entry in ledger::Entries::<Event>::open(&path)? {
+                let entry = entry.with_context(|| path.display().to_string())?;
                 let line = Line { seq: entry.seq.0, at: entry.at, event: entry.event };
                 match output {
                     Output::Json => writeln!(std::io::stdout(), "{}", serde_json::to_string(&line)?)?,
@@ -442,17 +522,27 @@ fn ledger_command(command: LedgerCmd, output: Output) -> anyhow::Result<ExitCode
                 return Ok(ExitCode::FAILURE);
             }
         }
-        LedgerCmd::Cut { at, line, yes } => {
-            if !yes {
-                eprintln!(
-                    "would move line {line} and everything after it aside in {}; --yes does it",
-                    at.state_dir.display()
-                );
-                return Ok(ExitCode::FAILURE);
-            }
-            let report = ledger::cut(&at.state_dir, line)?;
-            print(output, &report, ToString::to_string)?;
+        LedgerCmd::Cut { at, line, yes: false } => {
+            print(output, &ledger::plan_cut(&at.state_dir, line)?, ToString::to_string)?;
+            hint(output, false);
+        }
+        LedgerCmd::Cut { at, line, yes: true } => {
+            print(output, &ledger::cut(&at.state_dir, line)?, ToString::to_string)?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_that_are_wrong_may_ask_for_json_too() {
+        let asks = |words: &[&str]| wants_json(words.iter().map(Into::into));
+        assert!(asks(&["gpu-bridge", "--output", "json", "nonsense"]));
+        assert!(asks(&["gpu-bridge", "nonsense", "--output=json"]));
+        assert!(!asks(&["gpu-bridge", "nonsense", "--output", "text"]));
+        assert!(!asks(&["gpu-bridge", "json", "--output"]));
+    }
 }

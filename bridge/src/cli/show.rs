@@ -4,16 +4,18 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use gpu_bridge_core::denied::Denied;
 use gpu_bridge_core::event::{Action, Event, Outcome, ReleaseMode};
 use gpu_bridge_core::facts::{kubernetes, slurm};
 use gpu_bridge_core::gate::kubernetes::pods_seen::{End, PodSeen};
 use gpu_bridge_core::handover;
 use gpu_bridge_core::ids::NodeName;
-use gpu_bridge_core::planner::Plan;
+use gpu_bridge_core::planner::{Cancel, Move, Plan, Want};
+use serde::Serialize;
 
 use crate::daemon::command::Reply;
 use crate::daemon::journal::Line;
-use crate::daemon::published::{DemandStatus, NodeStatus, Published};
+use crate::daemon::published::{DemandStatus, NodeStatus, Published, UnderWay, WaitingStatus};
 
 /// Rows under headings, each column as wide as it needs.
 pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
@@ -109,7 +111,7 @@ fn demand(demand: &DemandStatus, now: jiff::Timestamp) -> String {
     let rows: Vec<Vec<String>> = demand
         .waiting
         .iter()
-        .map(|(alike, waiting)| {
+        .map(|WaitingStatus { alike, waiting }| {
             let age = waiting.since.map(|since| now.duration_since(since).as_mins());
             vec![
                 alike.partition.clone(),
@@ -177,7 +179,7 @@ fn node_row(node: &NodeStatus) -> Vec<String> {
         node.pool.as_ref().map_or_else(dash, ToString::to_string),
         word(&node.slurm),
         word(&node.kubernetes),
-        node.handover.as_ref().map_or_else(dash, |(id, step)| format!("{id} {step}")),
+        node.handover.as_ref().map_or_else(dash, |UnderWay { id, step }| format!("{id} {step}")),
         node.node_word.clone(),
     ]
 }
@@ -202,6 +204,35 @@ pub(super) fn windows(p: &Published) -> String {
         })
         .collect();
     table(&["WINDOW", "POOL", "NODES", "NOW", "START", "END", "OWNER", "TICKET"], &rows)
+}
+
+/// What `plan` shows to programs.
+#[derive(Serialize)]
+pub(super) struct Planned<'a> {
+    handovers: &'a [handover::Handover],
+    moves: &'a [Move],
+    cancels: &'a [Cancel],
+    denials: Vec<Denial<'a>>,
+}
+
+/// A want that was denied.
+#[derive(Serialize)]
+struct Denial<'a> {
+    want: &'a Want,
+    code: &'static str,
+    message: String,
+    rule: &'a Denied,
+}
+
+impl<'a> Planned<'a> {
+    pub(super) fn of(p: &'a Published) -> Self {
+        let Plan { moves, cancels, denials } = &p.plan;
+        let denials = denials.iter().map(|denial| {
+            let rule = &denial.reason;
+            Denial { want: &denial.want, code: rule.code(), message: rule.to_string(), rule }
+        });
+        Self { handovers: &p.handovers, moves, cancels, denials: denials.collect() }
+    }
 }
 
 /// `plan`: what the last tick planned, and what is under way or ahead.
@@ -264,7 +295,7 @@ pub(super) fn explain(p: &Published, name: &NodeName, lines: &[Line]) -> String 
         None => {
             let _ = writeln!(text, "  no handover");
         }
-        Some((id, step)) => {
+        Some(UnderWay { id, step }) => {
             let why = p
                 .handovers
                 .iter()
@@ -452,12 +483,15 @@ pub(super) fn reply(reply: &Reply) -> String {
                 let _ = writeln!(text, "{}  {says}", one.node);
             }
         }
+        Reply::Releasing { nodes } if nodes.is_empty() => {
+            text.push_str("no node is managed: there is nothing to release");
+        }
         Reply::Releasing { nodes } => {
             for one in nodes {
                 let says = match &one.leaves {
                     Ok(leaves) if one.open_on_both => format!("{leaves}: then OPEN ON BOTH SIDES"),
                     Ok(leaves) => leaves.clone(),
-                    Err(why) => format!("REFUSED: {why}"),
+                    Err(why) => format!("REFUSED: {why}  [{}]", why.code()),
                 };
                 let _ = writeln!(text, "{}  {says}", one.node);
             }

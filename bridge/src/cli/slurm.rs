@@ -10,7 +10,6 @@ use gpu_bridge_core::facts::slurm::{
     BaseState, Job, JobState, Node, NodeFlag, Partition, Reservation, Slurm as Facts,
 };
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
-use serde::Serialize;
 
 use super::show::{reached, table};
 use super::{Output, complain, print};
@@ -69,18 +68,19 @@ pub(super) async fn run(command: SlurmCmd, output: Output) -> anyhow::Result<Exi
         SlurmCmd::Facts { reach } => {
             let options = match reach.options() {
                 Ok(options) => options,
-                Err(problems) => return Ok(complain(&problems)),
+                Err(problems) => return Ok(complain(output, &problems)),
             };
-            tell(output, look(options).await, facts_text)
+            print(output, &look(options).await?, facts_text)?;
         }
         SlurmCmd::Decode { api, kind, file } => {
             let answer = read(&file)?;
             if !answer.starts_with(b"HTTP/") && output == Output::Text {
                 eprintln!("no HTTP status in front: taken for 200");
             }
-            tell(output, decode(&file.display().to_string(), &api, kind, &answer), decoded_text)
+            print(output, &decode(&file.display().to_string(), &api, kind, &answer)?, decoded_text)?;
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 impl Reach {
@@ -104,29 +104,6 @@ impl Reach {
 
 async fn look(options: slurm::Options) -> Result<Facts, slurm::Error> {
     slurm::connect(options)?.look(&[]).await
-}
-
-/// Prints what was read, or the error: as JSON where that is asked for, so that a program need not read our words.
-fn tell<T: Serialize>(
-    output: Output,
-    read: Result<T, slurm::Error>,
-    text: impl FnOnce(&T) -> String,
-) -> anyhow::Result<ExitCode> {
-    match (read, output) {
-        (Ok(value), _) => {
-            print(output, &value, text)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        (Err(error), Output::Text) => Err(error.into()),
-        (Err(error), Output::Json) => {
-            print(output, &failure(&error), |_| String::new())?;
-            Ok(ExitCode::FAILURE)
-        }
-    }
-}
-
-fn failure(error: &slurm::Error) -> serde_json::Value {
-    serde_json::json!({"error": {"code": error.code(), "says": error.to_string()}})
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
@@ -410,15 +387,5 @@ mod tests {
             };
             assert_eq!(squeeze(&text(api, kind, answer)), squeeze(expected), "{kind:?}");
         }
-    }
-
-    #[test]
-    fn an_error_is_data_too() {
-        let unknown = r#"{"errors":[{"description":"Failure to query node gpu9"}]}"#;
-        let error = decode("node.http", "v0.0.42", Kind::Node, unknown.as_bytes()).unwrap_err();
-        let told = failure(&error);
-        assert!(matches!(error, slurm::Error::NotFound { .. }));
-        assert_eq!(told["error"]["code"], error.code());
-        assert_eq!(told["error"]["says"], error.to_string());
     }
 }

@@ -102,7 +102,8 @@ pub enum Reply {
 pub struct Adopting {
     /// Which.
     pub node: NodeName,
-    /// What it does, or why not.
+    /// What it does, or why not; in JSON `granted` or `denied`.
+    #[serde(flatten, with = "verdict")]
     pub adoption: Result<Adoption, Denied>,
     /// The handover, where it was begun.
     pub handover: Option<HandoverId>,
@@ -113,10 +114,69 @@ pub struct Adopting {
 pub struct Releasing {
     /// Which.
     pub node: NodeName,
-    /// How it is left, or why not.
-    pub leaves: Result<String, String>,
+    /// How it is left, or why not; in JSON `granted` or `denied`.
+    #[serde(flatten, with = "verdict")]
+    pub leaves: Result<String, Refusal>,
     /// Whether both gates will then be open.
     pub open_on_both: bool,
+}
+
+/// A yes or a no, each under its own name: `{"granted": …}`, or `{"denied": {"code": …, "message": …, "rule": …}}`.
+mod verdict {
+    use std::fmt::Display;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    /// A no that has a code.
+    pub(super) trait Coded: Display {
+        fn coded(&self) -> &'static str;
+    }
+
+    impl Coded for super::Denied {
+        fn coded(&self) -> &'static str {
+            self.code()
+        }
+    }
+
+    impl Coded for super::Refusal {
+        fn coded(&self) -> &'static str {
+            self.code()
+        }
+    }
+
+    #[derive(Serialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Shown<'a, Y, N> {
+        Granted(&'a Y),
+        Denied { code: &'static str, message: String, rule: &'a N },
+    }
+
+    #[derive(Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Read<Y, N> {
+        Granted(Y),
+        Denied { rule: N },
+    }
+
+    pub(super) fn serialize<Y: Serialize, N: Serialize + Coded, S: Serializer>(
+        verdict: &Result<Y, N>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let shown = match verdict {
+            Ok(yes) => Shown::Granted(yes),
+            Err(no) => Shown::Denied { code: no.coded(), message: no.to_string(), rule: no },
+        };
+        shown.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, Y: Deserialize<'de>, N: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Result<Y, N>, D::Error> {
+        Ok(match Read::deserialize(deserializer)? {
+            Read::Granted(yes) => Ok(yes),
+            Read::Denied { rule } => Err(rule),
+        })
+    }
 }
 
 /// Why a request was not carried out.
@@ -159,6 +219,59 @@ impl Refusal {
             Self::Invalid { .. } => "GB0650",
             Self::Ledger { .. } => "GB0651",
             Self::Away { .. } => "GB0652",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Programs read these names.
+    #[test]
+    fn each_node_of_an_answer_is_granted_or_denied_by_name() {
+        let node = NodeName::new("gpu1");
+        let denied = Denied::UnknownNode { node: node.clone() };
+        let code = denied.code();
+        let table = [
+            (
+                Reply::Adopting {
+                    nodes: vec![Adopting {
+                        node: node.clone(),
+                        adoption: Err(denied.clone()),
+                        handover: None,
+                    }],
+                },
+                json!({"node": "gpu1", "handover": null, "denied": {
+                    "code": code, "message": "the inventory has no node gpu1",
+                    "rule": {"unknown_node": {"node": "gpu1"}}}}),
+            ),
+            (
+                Reply::Releasing {
+                    nodes: vec![Releasing {
+                        node: node.clone(),
+                        leaves: Err(Refusal::Denied { denied }),
+                        open_on_both: false,
+                    }],
+                },
+                json!({"node": "gpu1", "open_on_both": false, "denied": {
+                    "code": code, "message": "the inventory has no node gpu1",
+                    "rule": {"refusal": "denied", "denied": {"unknown_node": {"node": "gpu1"}}}}}),
+            ),
+            (
+                Reply::Releasing {
+                    nodes: vec![Releasing { node, leaves: Ok("as it was".to_owned()), open_on_both: true }],
+                },
+                json!({"node": "gpu1", "open_on_both": true, "granted": "as it was"}),
+            ),
+        ];
+        for (reply, shown) in table {
+            let text = serde_json::to_string(&reply).unwrap();
+            let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(value["nodes"][0], shown);
+            assert_eq!(serde_json::from_str::<Reply>(&text).unwrap(), reply, "{text}");
         }
     }
 }

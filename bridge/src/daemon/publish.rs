@@ -15,7 +15,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::decider::{Mode, Seat};
 use super::engine::Engine;
 use super::published::{
-    DemandStatus, DomainStatus, NodeStatus, PolicyStatus, PoolStatus, Published, WindowStatus,
+    DemandStatus, DomainStatus, NodeStatus, PolicyStatus, PoolStatus, Published, UnderWay, WaitingStatus,
+    WindowStatus,
 };
 use crate::ledger::Disk;
 
@@ -84,7 +85,8 @@ impl<D: Disk> Engine<D> {
 
 fn demand(slurm: &Slurm, now: Timestamp, age: SignedDuration) -> DemandStatus {
     let Demand { waiting, aside, young, never, unread } = Demand::of(slurm, now, age);
-    DemandStatus { waiting: waiting.into_iter().collect(), aside, young, never, unread }
+    let waiting = waiting.into_iter().map(|(alike, waiting)| WaitingStatus { alike, waiting }).collect();
+    DemandStatus { waiting, aside, young, never, unread }
 }
 
 fn domain<T>(domain: Domain, seen: &Seen<T>) -> DomainStatus {
@@ -113,7 +115,7 @@ fn node(view: &View<'_>) -> NodeStatus {
         pool: if managed { record.placement.as_ref().map(|p| p.pool.clone()) } else { None },
         slurm: view.slurm.clone(),
         kubernetes: view.kubernetes.clone(),
-        handover: view.handover.map(|h| (h.id, h.state.name().to_owned())),
+        handover: view.handover.map(|h| UnderWay { id: h.id, step: h.state.name().to_owned() }),
         waits_for: step::waits_for(view),
         node_word: match view.pool().map(|pool| &pool.node_word) {
             Some(NodeWordRule::Required) => "asked".to_owned(),

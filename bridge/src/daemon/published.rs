@@ -75,11 +75,20 @@ pub struct NodeStatus {
     /// The Kubernetes gate.
     pub kubernetes: Gate,
     /// Its handover, and the step of it.
-    pub handover: Option<(HandoverId, String)>,
+    pub handover: Option<UnderWay>,
     /// What the handover waits for.
     pub waits_for: Vec<String>,
     /// Whether the node itself is asked before it moves, or why not.
     pub node_word: String,
+}
+
+/// A node's handover.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnderWay {
+    /// Its id.
+    pub id: HandoverId,
+    /// The name of its step.
+    pub step: String,
 }
 
 /// A pool.
@@ -122,11 +131,22 @@ pub struct WindowStatus {
     pub ticket: Option<String>,
 }
 
+/// Jobs that are alike, and how many of them wait. In JSON the members of both stand side by side.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingStatus {
+    /// In what they are alike.
+    #[serde(flatten)]
+    pub alike: Alike,
+    /// How many, and since when.
+    #[serde(flatten)]
+    pub waiting: Waiting,
+}
+
 /// What waits for GPUs in Slurm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DemandStatus {
     /// Jobs that more nodes would let start, by partition, GPU type and size.
-    pub waiting: Vec<(Alike, Waiting)>,
+    pub waiting: Vec<WaitingStatus>,
     /// Jobs that wait for something else, by what.
     pub aside: BTreeMap<WaitsFor, u32>,
     /// Jobs that are too young to count.

@@ -222,11 +222,7 @@ impl<D: Disk> Engine<D> {
                 Ok(node) => node.clone(),
                 // Of all that the book holds, those that can be released are.
                 Err(refusal) if nodes.is_empty() => {
-                    answers.push(Releasing {
-                        node: name,
-                        leaves: Err(refusal.to_string()),
-                        open_on_both: false,
-                    });
+                    answers.push(Releasing { node: name, leaves: Err(refusal), open_on_both: false });
                     continue;
                 }
                 Err(refusal) => return Err(refusal),
@@ -236,7 +232,7 @@ impl<D: Disk> Engine<D> {
             match (&leaves, go) {
                 (Ok(_), Go::Yes) => self.must_record(&started)?,
                 (Err(why), Go::Yes) => {
-                    self.record_refusal(user, Some(name.clone()), "release it".into(), why.clone());
+                    self.record_refusal(user, Some(name.clone()), "release it".into(), why.to_string());
                 }
                 (Ok(_) | Err(_), Go::Plan) => {}
             }
@@ -257,34 +253,47 @@ impl<D: Disk> Engine<D> {
     }
 
     /// What a release would leave, or why it can't be.
-    async fn may_release(&self, node: &Node, mode: ReleaseMode, started: &Event) -> Result<String, String> {
+    async fn may_release(&self, node: &Node, mode: ReleaseMode, started: &Event) -> Result<String, Refusal> {
         let record = self.journal.book().record(&node.name);
+        let no = |denied| Err(Refusal::Denied { denied });
+        let name = || node.name.clone();
         let owner = match (record.management, record.handover) {
             (Management::Managed { owner } | Management::Releasing { owner, .. }, None) => owner,
-            (_, Some(handover)) => {
-                return Err(format!("it is in handover {handover}; wait for its end, or cancel it"));
-            }
+            (_, Some(handover)) => return no(Denied::InHandover { node: name(), handover }),
             (Management::Unmanaged | Management::Adopting, None) => {
-                return Err("it is not managed".to_owned());
+                return no(Denied::Unmanaged { node: name() });
             }
         };
-        self.journal.book().accepts(self.parts.clock.now(), started).map_err(|error| error.to_string())?;
+        if let Some(why) = record.quarantine {
+            let why = format!("{why}; a release would open it unseen: adopt it first");
+            return no(Denied::Quarantined { node: name(), why });
+        }
+        if let Err(error) = self.journal.book().accepts(self.parts.clock.now(), started) {
+            let (found, expected) =
+                (error.to_string(), "a release that fits what the ledger says".to_owned());
+            return Err(Refusal::Invalid { found, expected });
+        }
         match mode {
             ReleaseMode::Plain => {
                 Ok(format!("{owner} stays open, {} stays closed by plain means", owner.other()))
             }
             ReleaseMode::AsFound => {
                 // Opening both sides is only harmless where at most one of them has work.
-                let slurm = gate::slurm::jobs_on(&Index::new(&self.facts.slurm), &node.slurm);
-                let seen = gate::slurm::find(&self.facts.slurm, &node.slurm).map(drop);
-                seen.map_err(|why| format!("Slurm must be seen first: {why}"))?;
-                match self.look_at(node).await {
-                    Seen::Unknown { why } => Err(format!("Kubernetes must be seen first: {why}")),
-                    Seen::At { value, .. } if !value.holders.is_empty() && !slurm.is_empty() => {
-                        Err("both schedulers have GPU work on it".to_owned())
-                    }
-                    Seen::At { .. } => Ok("exactly as it was found".to_owned()),
+                let jobs = gate::slurm::jobs_on(&Index::new(&self.facts.slurm), &node.slurm);
+                let slurm = gate::slurm::find(&self.facts.slurm, &node.slurm);
+                let look = self.look_at(node).await;
+                let unseen = adoption::unseen(slurm.as_ref().err().map(String::as_str), look.unknown_why());
+                let holders = match (unseen, &look) {
+                    (Some(why), _) => return no(Denied::NotFit { why }),
+                    (None, Seen::At { value, .. }) => &value.holders,
+                    (None, Seen::Unknown { why }) => return no(Denied::NotFit { why: why.clone() }),
+                };
+                if holders.is_empty() || jobs.is_empty() {
+                    return Ok("exactly as it was found".to_owned());
                 }
+                let jobs = jobs.keys().map(|id| format!("job {id}"));
+                let work = jobs.chain(holders.iter().map(gate::kubernetes::describe)).collect::<Vec<_>>();
+                no(Denied::WorkOnBothSides { node: name(), work: work.join("; ") })
             }
         }
     }

@@ -5,14 +5,14 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, BufRead as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
-use super::disk::{Lock, ReadOnly, path_in, sync_dir};
+use super::disk::{self, Lock, ReadOnly, must_be_free, path_in, sync_dir};
 use super::error::{Broken, Error};
 use super::line::{LineHash, Seq};
 use super::read::{Torn, Walk};
@@ -30,6 +30,8 @@ pub struct Report {
     pub torn: Option<Torn>,
     /// Where the chain breaks, if it does.
     pub broken: Option<Broken>,
+    /// The error's code, where the chain breaks.
+    pub code: Option<&'static str>,
 }
 
 impl fmt::Display for Report {
@@ -39,8 +41,11 @@ impl fmt::Display for Report {
             write!(f, "; {torn}")?;
         }
         match &self.broken {
+            None if self.last == Seq(0) => f.write_str(
+                ": EMPTY, there is no chain. A daemon that starts on it begins a new one, and knows of no node that is ours",
+            ),
             None => f.write_str(": the chain holds"),
-            Some(broken) => write!(f, ": BROKEN, {broken}"),
+            Some(broken) => write!(f, ": BROKEN, {broken}  [{}]", Broken::CODE),
         }
     }
 }
@@ -49,7 +54,8 @@ impl fmt::Display for Report {
 /// error means that the file could not be read, or is of another format.
 pub fn verify(path: &Path) -> Result<Report, Error> {
     let mut walk = Walk::new(ReadOnly::open(path)?);
-    let mut report = Report { last: walk.seq, hash: walk.hash, bytes: 0, torn: None, broken: None };
+    let mut report =
+        Report { last: walk.seq, hash: walk.hash, bytes: 0, torn: None, broken: None, code: None };
     loop {
         match walk.next() {
             Ok(None) => break,
@@ -71,6 +77,7 @@ pub fn verify(path: &Path) -> Result<Report, Error> {
         (report.last, report.hash, report.bytes) = (walk.seq, walk.hash, walk.offset);
     }
     report.torn = walk.torn;
+    report.code = report.broken.as_ref().map(|_| Broken::CODE);
     Ok(report)
 }
 
@@ -92,6 +99,56 @@ impl fmt::Display for CutReport {
     }
 }
 
+/// What `cut` would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CutPlan {
+    /// The ledger file.
+    pub ledger: PathBuf,
+    /// Lines that would stay.
+    pub keeps: u64,
+    /// Lines that would be moved aside, whole or not, sound or not.
+    pub moves_lines: u64,
+    /// Their bytes.
+    pub moves_bytes: u64,
+}
+
+impl fmt::Display for CutPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ledger, keeps, moves_lines, moves_bytes } = self;
+        write!(
+            f,
+            "would move {moves_lines} lines ({moves_bytes} bytes) out of {}, from line {} on; {keeps} lines would stay",
+            ledger.display(),
+            keeps + 1
+        )
+    }
+}
+
+/// Whether [`cut`] would be possible, and what would go: the same checks, and nothing is written.
+///
+/// # Errors
+/// As [`cut`].
+pub fn plan_cut(dir: &Path, at: u64) -> Result<CutPlan, Error> {
+    must_be_free(dir)?;
+    let ledger = path_in(dir);
+    let start = offset_of(&ledger, at)?;
+    let unreadable = |source| Error::Unreadable { path: ledger.clone(), source };
+    let mut file = File::open(&ledger).map_err(unreadable)?;
+    file.seek(SeekFrom::Start(start)).map_err(unreadable)?;
+    let (mut moves_lines, mut moves_bytes, mut whole) = (0, 0, true);
+    let mut input = io::BufReader::new(file);
+    loop {
+        let bytes = input.fill_buf().map_err(unreadable)?;
+        let Some(last) = bytes.last() else { break };
+        whole = *last == b'\n';
+        let (length, ends) = (bytes.len(), bytes.iter().filter(|byte| **byte == b'\n').count());
+        moves_lines += ends as u64;
+        moves_bytes += length as u64;
+        input.consume(length);
+    }
+    Ok(CutPlan { keeps: at - 1, moves_lines: moves_lines + u64::from(!whole), moves_bytes, ledger })
+}
+
 /// Moves line `at` and everything behind it out of the ledger in `dir` into a file next to it.
 ///
 /// The lines before must be sound ([`Error::Broken`] otherwise, with the line to cut at). Fails with
@@ -104,10 +161,10 @@ pub fn cut(dir: &Path, at: u64) -> Result<CutReport, Error> {
         .read(true)
         .write(true)
         .open(&path)
-        .map_err(|e| Error::io("opening the file", e))?;
-    let (mut aside, moved_to) =
-        create_aside(dir, at).map_err(|e| Error::io("creating the file for the cut part", e))?;
-    let copying = |e| Error::io("copying the cut part", e);
+        .map_err(|e| Error::io("opening the file", disk::at(&path, &e)))?;
+    let (mut aside, moved_to) = create_aside(dir, at)
+        .map_err(|e| Error::io("creating the file for the cut part", disk::at(dir, &e)))?;
+    let copying = |e| Error::io("copying the cut part", disk::at(&moved_to, &e));
     ledger.seek(SeekFrom::Start(start)).map_err(copying)?;
     let moved_bytes = io::copy(&mut ledger, &mut aside).map_err(copying)?;
     aside.sync_all().map_err(copying)?;
@@ -115,7 +172,7 @@ pub fn cut(dir: &Path, at: u64) -> Result<CutReport, Error> {
     ledger
         .set_len(start)
         .and_then(|()| ledger.sync_all())
-        .map_err(|e| Error::io("shortening the ledger", e))?;
+        .map_err(|e| Error::io("shortening the ledger", disk::at(&path, &e)))?;
     sync_dir(dir)?;
     Ok(CutReport { kept: at - 1, moved_bytes, moved_to })
 }
@@ -128,7 +185,8 @@ fn offset_of(path: &Path, at: u64) -> Result<u64, Error> {
             break;
         }
     }
-    let len = std::fs::metadata(path).map_err(|e| Error::io("reading its length", e))?.len();
+    let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
+    let len = std::fs::metadata(path).map_err(unreadable)?.len();
     if at == 0 || walk.seq.next() != Seq(at) || len == walk.offset {
         return Err(Error::NoSuchLine { at, lines: walk.seq.0 });
     }

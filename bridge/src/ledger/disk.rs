@@ -55,10 +55,10 @@ impl FileDisk {
             .truncate(false)
             .mode(0o640)
             .open(&path)
-            .map_err(|e| Error::io("opening the file", e))?;
+            .map_err(|e| Error::io("opening the file", at(&path, &e)))?;
         // The name must be as durable as what is written under it.
         sync_dir(dir)?;
-        let len = file.metadata().map_err(|e| Error::io("reading its length", e))?.len();
+        let len = file.metadata().map_err(|e| Error::io("reading its length", at(&path, &e)))?.len();
         Ok(FileDisk { file, len, _lock: lock })
     }
 }
@@ -113,16 +113,11 @@ impl Lock {
             .truncate(false)
             .mode(0o640)
             .open(&path)
-            .map_err(|e| Error::io("opening the lock file", e))?;
+            .map_err(|e| Error::io("opening the lock file", at(&path, &e)))?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut text = String::new();
-                // The holder may be about to write its pid; then the message goes without.
-                let pid = file.take(32).read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-                return Err(Error::Locked { path: dir.join(guarded), pid });
-            }
-            Err(TryLockError::Error(e)) => return Err(Error::io("locking", e)),
+            Err(TryLockError::WouldBlock) => return Err(held(file, dir.join(guarded))),
+            Err(TryLockError::Error(e)) => return Err(Error::io("locking", at(&path, &e))),
         }
         // A pid that cannot be written (full disk) only makes another process's message vaguer.
         if let Err(error) = write_pid(&mut file) {
@@ -130,6 +125,35 @@ impl Lock {
         }
         Ok(Lock { _file: file })
     }
+}
+
+/// Fails with [`Error::Locked`] where another process has the ledger in `dir`. Takes no right and writes nothing: it may be
+/// taken the moment after.
+pub(crate) fn must_be_free(dir: &Path) -> Result<(), Error> {
+    let path = dir.join(LOCK_NAME);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        // Nobody ever took it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Error::io("opening the lock file", at(&path, &error))),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(held(file, path_in(dir))),
+        Err(TryLockError::Error(e)) => Err(Error::io("locking", at(&path, &e))),
+    }
+}
+
+fn held(lock: File, guarded: PathBuf) -> Error {
+    let mut text = String::new();
+    // The holder may be about to write its pid; then the message goes without.
+    let pid = lock.take(32).read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+    Error::Locked { path: guarded, pid }
+}
+
+/// The same error with the file that it is about: the operating system does not name it.
+pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 fn write_pid(file: &mut File) -> io::Result<()> {
@@ -140,19 +164,24 @@ fn write_pid(file: &mut File) -> io::Result<()> {
 
 /// Makes the names in a folder durable.
 pub(crate) fn sync_dir(dir: &Path) -> Result<(), Error> {
-    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| Error::io("syncing the folder", e))
+    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| Error::io("syncing the folder", at(dir, &e)))
 }
 
 /// A file opened for reading only, without a lock: for looking at a ledger that a daemon may be writing.
 #[derive(Debug)]
 pub(crate) struct ReadOnly {
     file: File,
+    path: PathBuf,
 }
 
 impl ReadOnly {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(|e| Error::io("opening the file", e))?;
-        Ok(ReadOnly { file })
+        let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
+        let file = File::open(path).map_err(unreadable)?;
+        if file.metadata().map_err(unreadable)?.is_dir() {
+            return Err(unreadable(io::ErrorKind::IsADirectory.into()));
+        }
+        Ok(ReadOnly { file, path: path.to_owned() })
     }
 }
 
@@ -163,7 +192,8 @@ pub(crate) trait ReadAt {
 
 impl ReadAt for ReadOnly {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        self.file.read_at(buf, offset)
+        // An interrupted read is told as it is: readers try it again.
+        self.file.read_at(buf, offset).map_err(|error| at(&self.path, &error))
     }
 }
 

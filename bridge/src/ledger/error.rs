@@ -47,6 +47,15 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The file can't be read, by whoever only wants to look at it.
+    #[error("the ledger {} cannot be read", path.display())]
+    Unreadable {
+        /// The ledger file.
+        path: PathBuf,
+        /// The operating system's word.
+        #[source]
+        source: io::Error,
+    },
     /// A sync failed earlier, so what is on the disk is not known. Nothing is written until [`recover`] succeeds.
     ///
     /// [`recover`]: super::Ledger::recover
@@ -96,7 +105,7 @@ pub enum Error {
         known: u32,
     },
     /// `cut` was asked for a line that is not there.
-    #[error("cannot cut at line {at}: the ledger has {lines} lines")]
+    #[error("cannot cut at line {at}: the ledger has {lines} whole lines, and nothing else at that place")]
     NoSuchLine {
         /// The line asked for.
         at: u64,
@@ -129,14 +138,20 @@ pub struct Broken {
     pub expected: String,
 }
 
+impl Broken {
+    /// The code of a broken chain, whether it is an error or a finding.
+    pub const CODE: &'static str = "GB0201";
+}
+
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Broken { line, offset, found, expected } = self;
         write!(
             f,
             "ledger is broken at line {line} (byte {offset}): found {found}, expected {expected}. Stop the \
-             daemon, keep a copy of the file, and read GB0201 of docs/errors.md before you cut: what happened after \
-             line {line} would be forgotten"
+             daemon, keep a copy of the file, and read `gpu-bridge explain error {}` before you cut: what happened \
+             after line {line} would be forgotten",
+            Self::CODE
         )
     }
 }
@@ -145,7 +160,7 @@ impl Error {
     /// The error's code; `docs/errors.md` says what to do about it.
     pub const fn code(&self) -> &'static str {
         match self {
-            Self::Broken(_) => "GB0201",
+            Self::Broken(_) => Broken::CODE,
             Self::Locked { .. } => "GB0202",
             Self::Full { .. } => "GB0203",
             Self::ReadOnly { .. } => "GB0204",
@@ -157,6 +172,7 @@ impl Error {
             Self::Event { .. } => "GB0210",
             Self::Format { .. } => "GB0211",
             Self::NoSuchLine { .. } => "GB0212",
+            Self::Unreadable { .. } => "GB0213",
         }
     }
 

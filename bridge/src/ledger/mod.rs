@@ -28,14 +28,14 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use admin::{CutReport, Report, cut, verify};
+pub use admin::{CutPlan, CutReport, Report, cut, plan_cut, verify};
 pub use disk::{Disk, FILE_NAME, FileDisk, path_in};
 pub use error::{Broken, Error};
 pub use line::{FORMAT, LineHash, MAX_LINE_BYTES, Seq};
 pub use read::{Entries, Entry, Torn};
 pub use sim::{Keep, SimDisk};
 
-pub(crate) use disk::{Lock, sync_dir};
+pub(crate) use disk::{Lock, at as at_path, sync_dir};
 
 use read::Walk;
 

@@ -361,21 +361,76 @@ fn cut_moves_the_damaged_end_aside_and_the_rest_opens() {
     assert!(matches!(Ledger::<Event>::open(dir.path(), at(2), |_| ()), Err(Error::Broken(b)) if b.line == 4));
     assert!(matches!(cut(dir.path(), 5), Err(Error::Broken(b)) if b.line == 4));
     assert!(matches!(cut(dir.path(), 0), Err(Error::NoSuchLine { at: 0, .. })));
+    // What would go is told before, by the same checks.
+    assert!(matches!(plan_cut(dir.path(), 5), Err(Error::Broken(b)) if b.line == 4));
+    for at in [0, 7] {
+        let error = plan_cut(dir.path(), at).unwrap_err();
+        assert!(matches!(error, Error::NoSuchLine { .. } | Error::Broken(_)), "{error}");
+    }
+    let plan = plan_cut(dir.path(), 4).unwrap();
+    assert_eq!((plan.keeps, plan.moves_lines), (3, 2));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged, "looking changed the file");
 
     let report = cut(dir.path(), 4).unwrap();
     assert_eq!(report.kept, 3);
     let (kept, moved) =
         (std::fs::read_to_string(&path).unwrap(), std::fs::read_to_string(&report.moved_to).unwrap());
     assert_eq!((kept.clone() + &moved, moved.len() as u64), (damaged, report.moved_bytes));
+    assert_eq!(plan.moves_bytes, report.moved_bytes);
     assert!(matches!(cut(dir.path(), 4), Err(Error::NoSuchLine { at: 4, lines: 3 })));
     {
         let (mut ledger, _) = Ledger::open(dir.path(), at(3), |_| ()).unwrap();
         assert_eq!(ledger.append(at(3), &note("after the cut")).unwrap(), Seq(4));
-        assert!(matches!(cut(dir.path(), 4), Err(Error::Locked { .. })));
+        for refused in [cut(dir.path(), 4).err(), plan_cut(dir.path(), 4).err()] {
+            assert!(matches!(refused, Some(Error::Locked { pid: Some(_), .. })), "{refused:?}");
+        }
     }
     let again = cut(dir.path(), 4).unwrap();
     assert_ne!(again.moved_to, report.moved_to);
     assert_eq!(std::fs::read_to_string(&report.moved_to).unwrap(), moved, "an older cut was overwritten");
+}
+
+#[test]
+fn a_ledger_that_is_empty_is_not_called_sound() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = path_in(dir.path());
+    for content in ["", "{\"seq\":1,\"at\":\"20"] {
+        std::fs::write(&path, content).unwrap();
+        let text = verify(&path).unwrap().to_string();
+        assert!(text.contains("EMPTY") && !text.contains("holds"), "{text}");
+    }
+    // A broken first line is not empty.
+    std::fs::write(&path, "nonsense\nnonsense\n").unwrap();
+    let report = verify(&path).unwrap();
+    let text = report.to_string();
+    assert!(text.contains("BROKEN") && text.ends_with("[GB0201]") && !text.contains("EMPTY"), "{text}");
+    assert_eq!(report.code, Some("GB0201"));
+}
+
+#[test]
+fn what_can_t_be_read_or_written_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = path_in(dir.path());
+    std::fs::create_dir(&path).unwrap();
+    let told = |error: Error| format!("{error}: {}", std::error::Error::source(&error).unwrap());
+    let missing = dir.path().join("nowhere").join("ledger.jsonl");
+    for (error, names) in [
+        (verify(&path).unwrap_err(), &path),
+        (verify(&missing).unwrap_err(), &missing),
+        (Entries::<Event>::open(&missing).unwrap_err(), &missing),
+        (plan_cut(&dir.path().join("nowhere"), 1).unwrap_err(), &missing),
+    ] {
+        assert_eq!(error.code(), "GB0213");
+        assert!(told(error).contains(&names.display().to_string()), "{}", names.display());
+    }
+    let lock = dir.path().join("nowhere").join("ledger.lock");
+    for (error, names) in [
+        (Ledger::<Event>::open(dir.path(), at(0), |_| ()).unwrap_err(), &path),
+        (cut(&dir.path().join("nowhere"), 1).unwrap_err(), &lock),
+    ] {
+        let text = told(error);
+        assert!(text.contains(&names.display().to_string()), "{text}");
+    }
 }
 
 #[test]

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::{Error, FOLDER_NAME};
-use crate::ledger::sync_dir;
+use crate::ledger::{at_path, sync_dir};
 
 /// Old stores that are kept; the oldest go first.
 pub const KEPT_ASIDE: usize = 3;
 
 /// Renames `folder` to `store.old-<now>` next to it, and removes the oldest such where there are too many.
 pub(super) fn move_aside(dir: &Path, folder: &Path, now: Timestamp) -> Result<PathBuf, Error> {
-    let moving = |source| Error::Folder { doing: "moving the old one aside", source };
+    let moving = |error| Error::Folder { doing: "moving the old one aside", source: at_path(folder, &error) };
     let stem = format!("{FOLDER_NAME}.old-{}", now.strftime("%Y%m%dT%H%M%SZ"));
     let mut to = dir.join(&stem);
     let mut again = 2;

@@ -393,7 +393,9 @@ enum Found {
 fn inspect(folder: &Path, schema: u32) -> Result<Found, Error> {
     match folder.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-        Err(source) => return Err(Error::Folder { doing: "looking at it", source }),
+        Err(error) => {
+            return Err(Error::Folder { doing: "looking at it", source: ledger::at_path(folder, &error) });
+        }
         Ok(_) => {}
     }
     if has_half_written_snapshot(folder) {
@@ -407,7 +409,7 @@ fn inspect(folder: &Path, schema: u32) -> Result<Found, Error> {
         Ok(read) => read,
         Err(locked @ Error::Locked(_)) => return Err(locked),
         Err(Error::Sled(sled::Error::Io(source))) if is_about_the_disk(&source) => {
-            return Err(Error::Folder { doing: "opening it", source });
+            return Err(Error::Folder { doing: "opening it", source: ledger::at_path(folder, &source) });
         }
         Err(error) => return Ok(Found::Useless(Reason::Unreadable(with_source(&error)))),
     };

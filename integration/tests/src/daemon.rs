@@ -173,7 +173,9 @@ impl Daemon {
     pub async fn reaches(&self, node: &str, step: &str) -> anyhow::Result<()> {
         self.until(&format!("{node}'s handover to be {step}"), LIMIT, |published| {
             let mut nodes = published.nodes.iter();
-            nodes.any(|n| n.node.as_str() == node && n.handover.as_ref().is_some_and(|(_, at)| at == step))
+            nodes.any(|n| {
+                n.node.as_str() == node && n.handover.as_ref().is_some_and(|handover| handover.step == step)
+            })
         })
         .await
         .map(drop)

@@ -191,6 +191,180 @@ async fn files_that_cannot_be_read_are_named() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What `check` calls good, `run` takes; what it does not, `run` refuses the same way, and leaves nothing behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn check_and_run_refuse_the_same() -> anyhow::Result<()> {
+    let world = World::up().await?;
+    let good = world.site.toml();
+    let at = |name: &str| world.folder.path().join(name).to_string_lossy().into_owned();
+    std::fs::write(at("no.token"), "")?;
+    std::fs::write(at("words"), "this is no token")?;
+    std::fs::write(at("no.policy"), "this is no policy")?;
+    let kubeconfig = std::fs::read_to_string(&world.site.kubeconfig)?;
+    let mut value: serde_json::Value = serde_json::from_str(&kubeconfig).unwrap_or_default();
+    value["users"][0]["user"] = serde_json::json!({ "tokenFile": at("no.token") });
+    std::fs::write(at("no.kubeconfig"), value.to_string())?;
+    let policy = format!("\n[[policy]]\nname = \"p\"\npath = {:?}\n", at("no.policy"));
+    let slurm_url = &world.site.slurm_url;
+    for (from, to, says) in [
+        (at("slurm.jwt"), at("no.token"), "it is empty"),
+        (at("slurm.jwt"), at("words"), "characters that no JWT has"),
+        (
+            format!("token_file = {:?}", at("slurm.jwt")),
+            "token_command = [\"no-such\"]".into(),
+            "folder of PATH",
+        ),
+        (slurm_url.clone(), "http://127.0.0.1:99999".into(), "from 1 to 65535"),
+        (slurm_url.clone(), "unix:/".into(), "the socket itself"),
+        (at("kubeconfig"), at("no.kubeconfig"), "no.token is empty"),
+        ("\n[[pool]]".into(), format!("{policy}\n[[pool]]"), "text that begins with \"this is no polic\""),
+    ] {
+        ensure!(good.contains(&from), "{from} is not in the configuration");
+        let (code, said) = world.check(&good.replacen(&from, &to, 1)).await?;
+        ensure!(code == Some(BAD_CONFIGURATION) && said.contains(says), "{to}: {code:?} {said}");
+        ensure!(said.trim().lines().count() == 1, "{to}: {said}");
+        let output = run(&["run", "--config", &world.config().to_string_lossy()]).await?;
+        let said = stderr(&output);
+        ensure!(output.status.code() == Some(BAD_CONFIGURATION) && said.contains(says), "{to}: {said}");
+        ensure!(!world.site.state_dir.exists(), "{to}: the state folder was made");
+    }
+    // A window that is over is no reason to refuse: time goes on while the file stays.
+    let over = window("gpu-burst", "UTC").replace("2030-01-01", "2020-01-01");
+    let (code, said) = world.check(&format!("{good}\n{over}")).await?;
+    ensure!(code == Some(0) && said.starts_with("warning: ") && said.contains("GB0109"), "{code:?} {said}");
+    Ok(())
+}
+
+/// The one error object on standard error.
+fn told(output: &Output) -> anyhow::Result<serde_json::Value> {
+    let value: serde_json::Value = serde_json::from_slice(&output.stderr).with_context(|| stderr(output))?;
+    ensure!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+    Ok(value["error"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_are_json_where_that_is_asked_for() -> anyhow::Result<()> {
+    let world = World::up().await?;
+    let nowhere = world.folder.path().join("nowhere").to_string_lossy().into_owned();
+    let answer = world.folder.path().join("answer").to_string_lossy().into_owned();
+    std::fs::write(&answer, "<html>")?;
+    let bad = world.folder.path().join("bad.toml").to_string_lossy().into_owned();
+    std::fs::write(&bad, "nonsense")?;
+    for (args, status, code) in [
+        (&["status", "--socket", &nowhere][..], 1, Some("GB0710")),
+        (&["adopt", "gpu[1-"], 1, Some("GB0650")),
+        (&["ledger", "verify", "--state-dir", &nowhere], 1, Some("GB0213")),
+        (&["ledger", "show", "--state-dir", &nowhere], 1, Some("GB0213")),
+        (&["ledger", "cut", "--at", "1", "--state-dir", &nowhere], 1, Some("GB0213")),
+        (&["explain", "error", "GB9999"], 1, Some("GB0650")),
+        (&["slurm", "decode", "--api", "v0.0.42", "--kind", "nodes", &answer], 1, Some("GB0306")),
+        (&["run", "--config", &bad], BAD_CONFIGURATION, Some("GB0101")),
+        (&["kubernetes", "manifests", "--config", &bad], BAD_CONFIGURATION, Some("GB0101")),
+        (&["no-such-command"], 2, None),
+    ] {
+        let output = run(&[args, &["--output", "json"]].concat()).await?;
+        let error = told(&output).with_context(|| args.join(" "))?;
+        ensure!(output.status.code() == Some(status), "{args:?}: {:?} {error}", output.status);
+        ensure!(error["code"].as_str() == code, "{args:?}: {error}");
+        for member in ["message", "advice"] {
+            ensure!(error[member].as_str().is_some_and(|text| !text.is_empty()), "{args:?}: {error}");
+        }
+        // For people: the same, and how to read on.
+        let said = stderr(&run(args).await?);
+        ensure!(serde_json::from_str::<serde_json::Value>(&said).is_err(), "{args:?}: {said}");
+        if status == 1 {
+            ensure!(
+                said.contains(&format!("`gpu-bridge explain error {}`", code.unwrap_or_default())),
+                "{said}"
+            );
+        }
+    }
+    let output = run(&["explain", "error", "gb0201"]).await?;
+    let page = String::from_utf8(output.stdout)?;
+    ensure!(
+        page.starts_with("GB0201") && page.contains("chain is broken") && page.contains("Do: keep a copy"),
+        "{page}"
+    );
+    let output = run(&["explain", "error", "GB0201", "--output", "json"]).await?;
+    let page: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    ensure!(page["code"] == "GB0201" && page["advice"].is_string() && page["means"].is_string(), "{page}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_ledger_is_called_empty() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    std::fs::write(gpu_bridge::ledger::path_in(folder.path()), "")?;
+    let output = run(&["ledger", "verify", "--state-dir", &folder.path().to_string_lossy()]).await?;
+    let told = String::from_utf8(output.stdout)?;
+    ensure!(told.contains("EMPTY") && !told.contains("holds"), "{told}");
+    Ok(())
+}
+
+/// Programs rely on the names.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_have_named_members() -> anyhow::Result<()> {
+    let world = World::up().await?;
+    let daemon = world.daemon().await?;
+    all_seen(&daemon).await?;
+    let has = |value: &serde_json::Value, names: &[&str]| -> anyhow::Result<()> {
+        for name in names {
+            ensure!(value.get(name).is_some(), "no {name} in {value}");
+        }
+        Ok(())
+    };
+    has(&daemon.cli(&["plan"]).await?, &["handovers", "moves", "cancels", "denials"])?;
+    has(&daemon.cli(&["explain", "node", "gpu1"]).await?, &["node", "lines"])?;
+    let output = daemon.cli_raw(&["adopt", "gpu[1-2]"]).await?;
+    let adopting: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let text = adopting.to_string();
+    ensure!(!text.contains("\"Ok\"") && !text.contains("\"Err\""), "{text}");
+    for node in adopting["nodes"].as_array().context("no nodes")? {
+        has(node, &["node", "handover"])?;
+        ensure!(node.get("granted").is_some() != node.get("denied").is_some(), "{node}");
+    }
+    let output = daemon.cli_raw(&["release", "gpu1"]).await?;
+    let releasing: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    ensure!(releasing["nodes"][0]["denied"]["code"] == "GB0611", "{releasing}");
+    ensure!(output.stderr.is_empty(), "{}", stderr(&output));
+    // Nothing to release is said, not an empty line.
+    let socket = world.site.socket.to_string_lossy().into_owned();
+    let output = run(&["release", "--all", "--socket", &socket]).await?;
+    let told = String::from_utf8(output.stdout)?;
+    ensure!(told.contains("nothing to release"), "{told:?}");
+    daemon.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_both_schedulers_are_away_both_are_named_and_each_once() -> anyhow::Result<()> {
+    use kube_mock::server::{Fault as KubeFault, Injection};
+    let world = World::up().await?;
+    let daemon = world.daemon().await?;
+    all_seen(&daemon).await?;
+    world.slurm.inject(Fault::once("/", Action::Reset).times(10_000));
+    world.kubernetes.inject(Injection::new("/", 10_000, KubeFault::Reset));
+    unknown(&daemon, Slurm).await?;
+    unknown(&daemon, Kubernetes).await?;
+    let output = daemon.cli_raw(&["adopt", "gpu1"]).await?;
+    let adopting: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let why = adopting["nodes"][0]["denied"]["message"].as_str().unwrap_or_default().to_owned();
+    ensure!(why.contains("not in slurm") && why.contains("not in kubernetes"), "{adopting}");
+    // Ticks later the log still says each of it once.
+    let before = daemon.published().await?.at;
+    daemon
+        .until("some ticks", LIMIT, |published| published.at > before + jiff::SignedDuration::from_secs(3))
+        .await?;
+    let log = daemon.log_tail();
+    for once in [
+        "tells no job id counter",
+        "not seen: nothing opens until it is domain=slurm",
+        "is domain=kubernetes",
+    ] {
+        ensure!(log.matches(once).count() == 1, "{once}: {log}");
+    }
+    daemon.stop().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_daemon_it_says_so() -> anyhow::Result<()> {
     let world = World::up().await?;
@@ -270,12 +444,24 @@ async fn a_broken_ledger_is_refused_by_its_line() -> anyhow::Result<()> {
     let output = run(&["run", "--config", &world.config().to_string_lossy()]).await?;
     let said = stderr(&output);
     ensure!(!output.status.success() && said.contains(&format!("line {at}")), "{said}");
-    ensure!(said.contains("read GB0201 of docs/errors.md"), "it says what to do: {said}");
+    ensure!(said.contains("read `gpu-bridge explain error GB0201`"), "it says what to do: {said}");
     let state_dir = world.site.state_dir.to_string_lossy().into_owned();
     let output = run(&["ledger", "verify", "--state-dir", &state_dir]).await?;
-    ensure!(output.status.code() == Some(1));
+    let told = String::from_utf8(output.stdout)?;
+    ensure!(output.status.code() == Some(1) && told.contains("[GB0201]"), "{told}");
+    let output = run(&["ledger", "show", "--state-dir", &state_dir]).await?;
+    ensure!(output.status.code() == Some(1) && stderr(&output).contains(&state_dir), "{}", stderr(&output));
+    // Without --yes nothing is cut, and what would go is told.
+    let damaged = std::fs::read(&path)?;
     let output = run(&["ledger", "cut", "--state-dir", &state_dir, "--at", &at]).await?;
-    ensure!(!output.status.success(), "nothing is cut without --yes");
+    let told = String::from_utf8(output.stdout.clone())?;
+    let goes = format!("would move {} lines", lines.len() - stop);
+    ensure!(output.status.success() && told.contains(&goes) && told.contains(&state_dir), "{told}");
+    ensure!(stderr(&output).contains("--yes") && std::fs::read(&path)? == damaged);
+    let beyond = (lines.len() + 2).to_string();
+    let output = run(&["ledger", "cut", "--state-dir", &state_dir, "--at", &beyond]).await?;
+    let said = stderr(&output);
+    ensure!(output.status.code() == Some(1) && said.contains("GB0201"), "lines before it are broken: {said}");
     let output = run(&["ledger", "cut", "--state-dir", &state_dir, "--at", &at, "--yes"]).await?;
     ensure!(output.status.success(), "{}", stderr(&output));
     world.daemon().await?.stop().await?;

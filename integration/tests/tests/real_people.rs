@@ -160,7 +160,7 @@ async fn what_people_do_during_a_handover_is_left_alone() -> anyhow::Result<()> 
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
     let node = daemon.node("gpu1").await?;
     ensure!(matches!(node.slurm, Gate::Weakened { .. }) && node.kubernetes == Gate::Closed, "{node:?}");
-    ensure!(node.handover.as_ref().is_some_and(|(_, step)| step == "draining"), "{node:?}");
+    ensure!(node.handover.as_ref().is_some_and(|handover| handover.step == "draining"), "{node:?}");
     ensure!(is_drained_by_ann(&labs, "gpu1").await?);
     // She lifts it: ours goes back on, and the handover goes on. The cordon stays.
     labs.slurm.run(&["scontrol", "update", "NodeName=gpu1", "State=RESUME"]).await?;

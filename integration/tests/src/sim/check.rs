@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use gpu_bridge::daemon::engine::Engine;
 use gpu_bridge::daemon::journal::Journal;
-use gpu_bridge::daemon::published::Published;
+use gpu_bridge::daemon::published::{Published, UnderWay};
 use gpu_bridge::ledger::SimDisk;
 use gpu_bridge_core::book::Management;
 use gpu_bridge_core::ids::NodeName;
@@ -127,7 +127,7 @@ pub(super) fn unrest(world: &World, published: &Published) -> Vec<String> {
     for status in &published.nodes {
         let node = status.node.as_str();
         let Some((slurm, kube)) = sides.get(node) else { continue };
-        if let Some((id, step)) = &status.handover {
+        if let Some(UnderWay { id, step }) = &status.handover {
             unrest.push(format!("{node}: {id} is {step} and waits for {:?}", status.waits_for));
             continue;
         }
