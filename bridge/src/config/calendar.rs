@@ -207,7 +207,7 @@ fn when(table: &Table<'_>) -> Option<When> {
                 duration.problem(Code::Contradiction, "duration beside start", "start with end", advice);
             }
             let end = table
-                .need("end", "when it ends, such as \"2026-11-11T00:00:00\"")
+                .need("end", "when it ends, such as \"2027-11-11T00:00:00\"")
                 .and_then(|value| wall_clock(&value));
             Some(When::Once { start: start?, end: end? })
         }
@@ -250,7 +250,7 @@ fn lead(value: &Value<'_>) -> Option<SignedDuration> {
 }
 
 fn wall_clock(value: &Value<'_>) -> Option<DateTime> {
-    const EXPECTED: &str = "a wall-clock time such as \"2026-11-10T20:00:00\"";
+    const EXPECTED: &str = "a wall-clock time such as \"2027-11-10T20:00:00\"";
     let text = moment(value, EXPECTED)?;
     // A date alone is refused: a person may mean its end.
     let parsed = text.parse::<DateTime>().ok().filter(|_| text.contains([':']));

@@ -313,16 +313,16 @@ fn each_mistake_is_named_with_its_place() {
         ),
         ("ticket = ", "# ticket = ", "window.singles-day.ticket", Code::Calendar, "needs a ticket"),
         (
-            "2026-11-12T02:00:00",
-            "2026-11-10T02:00:00",
+            "2027-11-12T02:00:00",
+            "2027-11-10T02:00:00",
             "window.singles-day.end",
             Code::Calendar,
             "not after start",
         ),
-        ("2026-11-12T02:00:00", "2026-11-12", "window.singles-day.end", Code::Value, "date, T and time"),
+        ("2027-11-12T02:00:00", "2027-11-12", "window.singles-day.end", Code::Value, "date, T and time"),
         (
-            "\"2026-11-12T02:00:00\"",
-            "2026-11-12T02:00:00Z",
+            "\"2027-11-12T02:00:00\"",
+            "2027-11-12T02:00:00Z",
             "window.singles-day.end",
             Code::Value,
             "remove the offset",
@@ -398,8 +398,8 @@ fn one_mistake_in_a_host_list_is_one_problem() {
 
 #[test]
 fn dates_and_times_may_stand_without_quotes() {
-    let from = "\"2026-11-12T02:00:00\"";
-    assert_eq!(problems(from, "2026-11-12T02:00:00"), []);
+    let from = "\"2027-11-12T02:00:00\"";
+    assert_eq!(problems(from, "2027-11-12T02:00:00"), []);
     assert_eq!(problems("\"2027-12-31\"", "2027-12-31"), []);
 }
 
@@ -519,10 +519,10 @@ fn files_that_are_no_text() {
 fn a_window_that_is_over_is_told_of() {
     let config = example();
     for (now, over) in [
-        ("2026-11-10T00:00:00Z", &[][..]),
+        ("2027-11-10T00:00:00Z", &[][..]),
         // Until the end of 12 November, 2:00 in Shanghai.
-        ("2026-11-11T17:59:59Z", &[]),
-        ("2026-11-11T18:00:00Z", &["window.singles-day"]),
+        ("2027-11-11T17:59:59Z", &[]),
+        ("2027-11-11T18:00:00Z", &["window.singles-day"]),
         // The last Friday before the expiry, 18:00 in Shanghai for 6 hours, and 45 minutes of cool-down.
         ("2027-12-31T16:44:59Z", &["window.singles-day"]),
         ("2027-12-31T16:45:00Z", &["window.friday-promotion", "window.singles-day"]),

@@ -141,7 +141,7 @@ pub fn plan_cut(dir: &Path, at: u64) -> Result<CutPlan, Error> {
         let bytes = input.fill_buf().map_err(unreadable)?;
         let Some(last) = bytes.last() else { break };
         whole = *last == b'\n';
-        let (length, ends) = (bytes.len(), bytes.iter().filter(|byte| **byte == b'\n').count());
+        let (length, ends) = (bytes.len(), bytes.split(|byte| *byte == b'\n').count() - 1);
         moves_lines += ends as u64;
         moves_bytes += length as u64;
         input.consume(length);
