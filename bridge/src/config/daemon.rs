@@ -124,6 +124,10 @@ pub(super) fn slurm(root: &Table<'_>) -> Option<Slurm> {
     let scontrol = or(table.get("scontrol"), command, || vec!["scontrol".to_owned()]);
     let squeue = or(table.get("squeue"), |value| command(value).map(Some), || None);
     let timeout = or(table.get("timeout"), |value| value.span(REQUEST_TIMEOUTS), || Duration::from_secs(30));
+    if matches!(endpoint, Some(SlurmEndpoint::Commands)) && table.document.files == Files::MustExist {
+        must_be_there(&table, "scontrol", scontrol.as_deref());
+        must_be_there(&table, "squeue", squeue.as_ref().and_then(Option::as_deref));
+    }
     let place = table.place();
     table.finish();
     Some(Slurm {
@@ -149,6 +153,17 @@ fn commands(table: &Table<'_>) -> Option<SlurmEndpoint> {
     let advice = "remove it, or set mode = \"rest\"";
     table.problem(Code::Contradiction, first, &given.join(", "), "nothing, since mode is \"cli\"", advice);
     None
+}
+
+/// A command without which nothing is seen of Slurm. (Beside slurmrestd one that is missing is an alarm.)
+fn must_be_there(table: &Table<'_>, key: &str, argv: Option<&[String]>) {
+    if let Some(program) = argv.and_then(<[String]>::first)
+        && !slurm::is_there(program)
+    {
+        let found = format!("no program {program}");
+        let advice = "install Slurm's commands here, or give the whole path";
+        table.problem(Code::MissingFile, key, &found, "a command that can be run", advice);
+    }
 }
 
 /// At most one of the three that make a token, and one of them where slurmrestd asks for it. An error has told a problem.

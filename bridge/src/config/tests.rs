@@ -591,6 +591,21 @@ fn where_no_token_can_come_from_is_named() {
             assert!(field == format!("slurm.{key}") && told.contains(says), "{told}");
         }
     }
+    // Without slurmrestd all depends on the commands.
+    let alone = |commands: &str| {
+        let keys = ["mode", "url", "user", "token_file", "scontrol", "squeue"].map(|key| format!("{key} = "));
+        let lines = text.lines().filter(|line| !keys.iter().any(|key| line.starts_with(key)));
+        let text: Vec<&str> = lines.collect();
+        text.join("\n").replacen("[slurm]", &format!("[slurm]\nmode = \"cli\"\n{commands}"), 1)
+    };
+    assert_eq!(trouble(&alone("scontrol = [\"sh\"]\nsqueue = [\"sh\"]")), None);
+    for (commands, field) in [
+        ("scontrol = [\"no-scontrol\"]\nsqueue = [\"sh\"]", "slurm.scontrol"),
+        ("scontrol = [\"sh\"]\nsqueue = [\"/no/squeue\"]", "slurm.squeue"),
+    ] {
+        let found = trouble(&alone(commands));
+        assert!(found.is_some_and(|(at, told)| at == field && told.contains("no program")), "{commands}");
+    }
     fs::write(folder.path().join("key"), "").unwrap();
     let found = trouble(&text.replacen("token_file = \"slurm.jwt\"", "jwt_key_file = \"key\"", 1));
     assert!(found.is_some_and(|(_, told)| told.contains("it is empty")));

@@ -114,7 +114,7 @@ pub(super) async fn run(
 }
 
 /// Whether there is a program of that name to run, as `run` would look for it.
-pub(super) fn is_there(program: &str) -> bool {
+pub(crate) fn is_there(program: &str) -> bool {
     let runs = |path: &Path| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
     if program.contains('/') {
         return runs(Path::new(program));

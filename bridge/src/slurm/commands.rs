@@ -49,19 +49,19 @@ pub(super) struct Commands {
 /// What may be wrong for a while with what only the commands tell.
 #[derive(Debug)]
 pub(super) struct Troubles {
-    pub(super) no_counter: Trouble,
-    pub(super) no_admin_levels: Trouble,
-    pub(super) no_own_level: Trouble,
+    pub(super) counter: Trouble,
+    pub(super) admin_levels: Trouble,
+    pub(super) own_level: Trouble,
 }
 
 impl Troubles {
     const fn new() -> Self {
         Self {
-            no_counter: Trouble::new(
+            counter: Trouble::new(
                 "`scontrol show config` tells no job id counter: a restored backup would go unnoticed",
             ),
-            no_admin_levels: Trouble::new("AdminLevels can't be read, and count as none"),
-            no_own_level: Trouble::new("the level of scontrol's user can't be told"),
+            admin_levels: Trouble::new("AdminLevels can't be read, and count as none"),
+            own_level: Trouble::new("the level of scontrol's user can't be told"),
         }
     }
 }

@@ -35,6 +35,7 @@ use gpu_bridge_core::facts::slurm::{Action, Slurm as SlurmFacts};
 use gpu_bridge_core::ids::JobId;
 
 pub use self::client::{Client, connect};
+pub(crate) use self::command::is_there;
 pub use self::error::Error;
 pub(crate) use self::gres::{Detail, Gres};
 pub(crate) use self::shape::JobRecord;

@@ -49,7 +49,7 @@ impl Standing {
             Ok(text) => (Config::read(&text), "it has no NEXT_JOB_ID".to_owned()),
             Err(error) => (Config::default(), error.to_string()),
         };
-        commands.troubles.no_counter.looked(config.next_job_id.is_none().then_some(&*why));
+        commands.troubles.counter.looked(config.next_job_id.is_none().then_some(&*why));
         let version = source.version().await?;
         let (mut doubt, mut rights) = (None, None);
         for actor in actors(source, commands, &config, version).await? {
@@ -120,7 +120,7 @@ async fn of_commands(commands: &Commands, config: &Config, looks: Looks) -> Opti
     };
     let level = commands.level(&format!("{:?} {holders}", config.slurm_user())).await;
     let why = level.as_ref().err().map(ToString::to_string);
-    commands.troubles.no_own_level.looked(why.as_deref());
+    commands.troubles.own_level.looked(why.as_deref());
     level.ok()
 }
 
@@ -136,6 +136,6 @@ async fn assoc_mgr(commands: &Commands, config: &Config) -> Option<String> {
     }
     let text = commands.ask(&["show", "assoc_mgr", "flags=users"]).await;
     let why = text.as_ref().err().map(ToString::to_string);
-    commands.troubles.no_admin_levels.looked(why.as_deref());
+    commands.troubles.admin_levels.looked(why.as_deref());
     text.ok()
 }
