@@ -35,7 +35,7 @@ pub async fn unsupported() -> Option<String> {
 
 /// The two schedulers and a folder for a daemon.
 pub struct Labs {
-    /// Slurm 24.11.
+    /// Slurm, of release 24.11 where no other one was asked for.
     pub slurm: slurm::Lab,
     /// Kubernetes 1.36.
     pub kubernetes: kubernetes::Lab,
@@ -45,22 +45,33 @@ pub struct Labs {
 impl Labs {
     /// Starts both, or says why this machine can't.
     pub async fn up_or_skip() -> anyhow::Result<Option<Self>> {
+        Self::of_release_or_skip(slurm::Options::default().release).await
+    }
+
+    /// The same with another Slurm.
+    pub async fn of_release_or_skip(release: slurm::Release) -> anyhow::Result<Option<Self>> {
         if let Some(reason) = unsupported().await {
             eprintln!("skipped: {reason}");
             return Ok(None);
         }
-        Self::up().await.map(Some)
+        Self::of_release(release).await.map(Some)
     }
 
     /// Starts both, guards installed.
     pub async fn up() -> anyhow::Result<Self> {
+        Self::of_release(slurm::Options::default().release).await
+    }
+
+    async fn of_release(release: slurm::Release) -> anyhow::Result<Self> {
         let options = kubernetes::Options {
             users: vec![kubernetes::User::new(WRITER)],
             nodes: kubernetes::Node::several(NODES.len()),
             ..kubernetes::Options::default()
         };
         let (slurm, kubernetes) = tokio::try_join!(
-            async { slurm::Lab::up(slurm::Options::default()).await.context("Slurm lab") },
+            async {
+                slurm::Lab::up(slurm::Options { release, ..Default::default() }).await.context("Slurm lab")
+            },
             async { kubernetes::Lab::up(options).await.context("Kubernetes lab") }
         )?;
         let labs = Self { slurm, kubernetes, folder: tempfile::tempdir()? };

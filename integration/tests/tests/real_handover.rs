@@ -1,4 +1,4 @@
-//! Handovers on real Slurm 24.11 and real Kubernetes 1.36, by the daemon as its users run it. Runs with `GPU_BRIDGE_LABS=1`.
+//! Handovers on real Slurm (24.11 where nothing else is said) and real Kubernetes 1.36, by the daemon as its users run it. Runs with `GPU_BRIDGE_LABS=1`.
 
 use std::time::Duration;
 
@@ -11,22 +11,33 @@ use gpu_bridge_core::model::Domain::{Kubernetes, Slurm};
 use gpu_bridge_integration::daemon::{Daemon, ledger};
 use gpu_bridge_integration::labs::{LIMIT, Labs};
 use gpu_bridge_integration::site::Site;
+use gpu_bridge_labs::slurm::Release;
 use gpu_bridge_labs::wait_until;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_goes_to_kubernetes_and_comes_back() -> anyhow::Result<()> {
-    there_and_back(Mode::Rest).await
+    there_and_back(Release::V24_11, Mode::Rest).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_slurm_22_05_a_node_goes_to_kubernetes_and_comes_back() -> anyhow::Result<()> {
+    there_and_back(Release::V22_05, Mode::Rest).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_slurm_26_05_a_node_goes_to_kubernetes_and_comes_back() -> anyhow::Result<()> {
+    there_and_back(Release::V26_05, Mode::Rest).await
 }
 
 /// With `mode = "cli"`, and no slurmrestd at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_slurmrestd_a_node_goes_to_kubernetes_and_comes_back() -> anyhow::Result<()> {
-    there_and_back(Mode::Cli).await
+    there_and_back(Release::V24_11, Mode::Cli).await
 }
 
-async fn there_and_back(mode: Mode) -> anyhow::Result<()> {
-    let Some(labs) = Labs::up_or_skip().await? else { return Ok(()) };
+async fn there_and_back(release: Release, mode: Mode) -> anyhow::Result<()> {
+    let Some(labs) = Labs::of_release_or_skip(release).await? else { return Ok(()) };
     if mode == Mode::Cli {
         labs.slurm.stop(&gpu_bridge_labs::slurm::Daemon::Slurmrestd).await?;
     }
