@@ -117,6 +117,7 @@ fn commands_and_what_they_say() {
         ),
         ("update nodename=gpu1 state=DRAIN |reason=gpu-bridge:h0001 e1 test", 0, "", ""),
         ("update nodename=gpu9 state=UNDRAIN", 1, "", "slurm_update error: Invalid node name specified\n"),
+        ("update nodename=nobody Comment=x", 1, "", "slurm_update error: Invalid node name specified\n"),
         ("update nodename=gpu2 state=RESUME", 1, "", "slurm_update error: Invalid node state specified\n"),
         ("show node gpu9", 1, "Node gpu9 not found\n", ""),
         ("delete reservationname=r1", 0, "", ""),
@@ -188,6 +189,9 @@ fn rights_and_a_dead_controller() {
     let mut c = cluster();
     let argv: Vec<String> =
         ["update", "nodename=gpu1", "state=drain", "reason=x"].map(str::to_owned).to_vec();
+    assert_eq!(scontrol::run_as(&mut c, "alice", &argv).stderr, "slurm_update error: Invalid user id\n");
+    // Also of a node that is not there.
+    let argv: Vec<String> = ["update", "nodename=nobody", "comment=x"].map(str::to_owned).to_vec();
     assert_eq!(scontrol::run_as(&mut c, "alice", &argv).stderr, "slurm_update error: Invalid user id\n");
     c.stop_controller();
     let away = "Unable to contact slurm controller (connect failure)\n";

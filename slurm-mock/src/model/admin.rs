@@ -167,8 +167,9 @@ impl Cluster {
     /// Updates a node. Administrators only.
     pub fn update_node(&mut self, name: &NodeName, update: &NodeUpdate, by: &str) -> Result<(), Error> {
         self.require_up()?;
-        let node = self.ctld.nodes.get(name).ok_or(Error::InvalidNodeName)?;
+        // Who asks is judged before what is meant.
         self.require_administrator(by)?;
+        let node = self.ctld.nodes.get(name).ok_or(Error::InvalidNodeName)?;
         let marked = node.drain || node.fail || node.down.is_some();
         if update.action == Some(NodeAction::Resume) && !marked {
             return Err(Error::InvalidNodeState);

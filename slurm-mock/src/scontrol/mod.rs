@@ -87,6 +87,7 @@ fn show(cluster: &mut Cluster, what: &str, names: &[&str], json: bool, layout: L
             ("NEXT_JOB_ID", next.as_str()),
             ("PrivateData", "none"),
             ("SlurmUser", "slurm(64030)"),
+            ("SLURM_VERSION", "24.11.5"),
         ];
         return Output::ok(lines.map(|(name, value)| format!("{name:<24}= {value}\n")).concat());
     }
@@ -233,7 +234,8 @@ fn update_nodes(cluster: &mut Cluster, user: &str, names: &str, assignments: &[A
     let mut update = NodeUpdate::default();
     for Assignment { key, value, .. } in assignments {
         match key.as_str() {
-            "nodename" | "node" | "nodes" => {}
+            // A comment is no part of the model.
+            "nodename" | "node" | "nodes" | "comment" => {}
             "reason" => update.reason = Some(value.trim_matches(['"', '\'']).to_owned()),
             "state" => match NodeAction::parse(value) {
                 Some(action) => update.action = Some(action),
