@@ -23,12 +23,18 @@ pub(super) fn asked_gpus(text: &str) -> Option<u32> {
     if text.contains('=') { tres_gpus(text) } else { gpus(text) }
 }
 
+/// The longest name of a GPU type, in bytes.
+const TYPE_MAX: usize = 64;
+
 /// The type of GPU that a job asks for by name; `None` where it names none, or several.
 pub(super) fn gpu_type(text: &str) -> Option<String> {
     let mut types = parts(text)?.filter(|part| part.kind == "gpu").map(|part| part.model);
     let first = types.next()??;
     let first = first.split('=').next().unwrap_or(first);
-    types.next().is_none().then(|| first.to_owned())
+    // Users may write anything there, line ends and escapes too, and it is shown to people.
+    let usual = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let named = first.len() <= TYPE_MAX && first.bytes().all(usual);
+    (named && types.next().is_none()).then(|| first.to_owned())
 }
 
 /// GPUs in use, from a node's `gres_used` such as `gpu:h100:1(IDX:0),gpu:l4:0(IDX:N/A)`, on a node with `configured`
@@ -312,7 +318,7 @@ mod tests {
             ("gres/shard:2", Some(0), None),
             ("N/A", Some(0), None),
             // Slurm takes what a user writes there; it can be a type.
-            ("gres/gpu:1|x", Some(1), Some("1|x")),
+            ("gres/gpu:1|x", Some(1), None),
             ("gres/gpu:", None, None),
             ("", Some(0), None),
         ] {
@@ -321,6 +327,21 @@ mod tests {
                 assert_eq!(gpu_type(text).as_deref(), model, "{text:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_type_is_a_name_and_no_other_words_of_a_user() {
+        for odd in [
+            "gres/gpu:1\nx",
+            "gpu:a\u{1b}[31mred:1",
+            "gpu:a b:1",
+            "gpu:1|x",
+            "gpu:é:1",
+            &format!("gpu:{}:1", "a".repeat(65)),
+        ] {
+            assert_eq!(gpu_type(odd), None, "{odd:?}");
+        }
+        assert_eq!(gpu_type("gres/gpu:1g.5gb:2").as_deref(), Some("1g.5gb"));
     }
 
     #[test]

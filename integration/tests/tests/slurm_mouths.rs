@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use gpu_bridge::slurm::{Client, Mode, Options, Slurm as _, TokenSource, connect};
 use gpu_bridge_core::facts::slurm::{Action, Job, JobState, Node, ReservationSpec, RunningJobs, Slurm};
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
@@ -132,32 +132,41 @@ async fn jobs_of_every_kind(mouths: &Mouths) -> Result<()> {
     let forged = "x JobState=COMPLETED NodeList=(null)";
     let first = mouths.submit(&["-J", forged, "-w", "gpu1", "--gres=gpu:a100:3", "-t", "10"]).await?;
     let two = mouths.submit(&["-N2", "-w", "gpu[2-3]", "--gres=gpu:4", "-t", "1-2"]).await?;
-    let whole = mouths.submit(&["-w", "gpu4", "--gpus=2", "-n2", "-t", "UNLIMITED", "--no-requeue"]).await;
+    // What Slurm lets a user write there: a whole line of another job. In one that waits (22.05 refuses that), and in one that
+    // runs, behind a resource of which it wants none.
+    let line = format!("{first}|COMPLETED|alice|main|1|gpu9||UNLIMITED|1|2|3|1|1|N/A|N/A|N/A|1||None");
+    let mut oddities = Vec::new();
+    for (waits, runs) in [
+        (format!("--gres=gpu:1\n{line}"), format!("--gres=gpu:1,x\n{line}\n:0")),
+        (format!("--gres=gpu:1|{line}"), format!("--gres=gpu:1,|{line}|:0")),
+    ] {
+        mouths.submit(&["-H", &waits]).await.ok();
+        oddities.extend(mouths.submit(&["-w", "gpu4", "--mem=100", &runs]).await.ok());
+    }
+    ensure!(oddities.len() == 2, "{oddities:?}");
+    let whole = mouths
+        .submit(&["-w", "gpu4", "--gpus=2", "-n2", "--mem=100", "-t", "UNLIMITED", "--no-requeue"])
+        .await;
     let whole = match whole {
         Ok(id) => id,
-        Err(_) => mouths.submit(&["-w", "gpu4", "--gpus=2", "-n2", "--no-requeue"]).await?,
+        Err(_) => mouths.submit(&["-w", "gpu4", "--gpus=2", "-n2", "--mem=100", "--no-requeue"]).await?,
     };
     mouths.submit(&["-H", "-a", "0-199:3%5", "--gres=gpu:1"]).await?;
     mouths.submit(&["-a", "1,3,7-9,20", "-w", "gpu1", "--gres=gpu:4"]).await?;
     mouths.submit(&["--begin=now+1hour", "-n3", "--gpus-per-task=1"]).await?;
     mouths.submit(&[&format!("--dependency=afterok:{first}"), "--gres=gpu:2"]).await?;
     mouths.submit(&["--gres=gpu:1", "-n1", ":", "--gres=gpu:a100:2", "-n1"]).await.ok();
-    // What 24.11 and 26.05 let a user write there, and 22.05 refuses.
-    let line =
-        format!("--gres=gpu:1\n{first}|COMPLETED|alice|main|1|gpu1||1:00|1|2|3|1|1|N/A|N/A|N/A|1||None");
-    let mut oddities = 0;
-    for gres in ["--gres=gpu:1|x", &line] {
-        oddities += u32::from(mouths.submit(&["-H", gres]).await.is_ok());
-    }
-    let runs =
-        |look: &Slurm| [first, two].iter().all(|id| job(look, *id, |job| job.state == JobState::Running));
+    let on_gpu4 = |job: &Job| job.state == JobState::Running && job.nodes.contains(&"gpu4".into());
+    let runs = |look: &Slurm| {
+        let ordinary = [first, two].iter().all(|id| job(look, *id, |job| job.state == JobState::Running));
+        ordinary && oddities.iter().all(|id| job(look, *id, on_gpu4))
+    };
     let look = mouths.agree("jobs that run and wait", &[JobId(9_999)], runs).await?;
     assert_eq!(look.jobs[&first].gpus_per_node, 3);
     assert!(
         look.jobs.values().any(|job| job.tasks == Some(67))
             && look.jobs.values().any(|job| job.tasks == Some(6))
     );
-    println!("{oddities} texts with fields of their own were accepted");
 
     mouths.scontrol(&["suspend", &two.to_string()]).await?;
     let suspended =
