@@ -36,6 +36,7 @@ pub trait Disk {
 #[derive(Debug)]
 pub struct FileDisk {
     file: File,
+    path: PathBuf,
     len: u64,
     /// Held for as long as the file is; the kernel lets go of it when the process dies, however it dies.
     _lock: Lock,
@@ -59,24 +60,24 @@ impl FileDisk {
         // The name must be as durable as what is written under it.
         sync_dir(dir)?;
         let len = file.metadata().map_err(|e| Error::io("reading its length", at(&path, &e)))?.len();
-        Ok(FileDisk { file, len, _lock: lock })
+        Ok(FileDisk { file, path, len, _lock: lock })
     }
 }
 
 impl Disk for FileDisk {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         // After an error `len` stays: what was half written is behind the end until someone truncates.
-        self.file.write_all_at(bytes, self.len)?;
+        self.file.write_all_at(bytes, self.len).map_err(|error| at(&self.path, &error))?;
         self.len += bytes.len() as u64;
         Ok(())
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync_data().map_err(|error| at(&self.path, &error))
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)?;
+        self.file.set_len(len).map_err(|error| at(&self.path, &error))?;
         self.len = len;
         Ok(())
     }
@@ -86,7 +87,7 @@ impl Disk for FileDisk {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        self.file.read_at(buf, offset)
+        self.file.read_at(buf, offset).map_err(|error| at(&self.path, &error))
     }
 }
 
@@ -206,4 +207,22 @@ impl<D: Disk> ReadAt for &D {
 /// The ledger file of a state folder.
 pub fn path_in(dir: &Path) -> PathBuf {
     dir.join(FILE_NAME)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_names_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut disk = FileDisk::open(dir.path()).unwrap();
+        // As a file that can only be read refuses.
+        disk.file = File::open(path_in(dir.path())).unwrap();
+        let name = path_in(dir.path()).display().to_string();
+        for error in [disk.append(b"x").unwrap_err(), disk.truncate(0).unwrap_err()] {
+            assert!(error.to_string().starts_with(&name), "{error}");
+        }
+        assert!(disk.is_empty().unwrap(), "what was not written does not count");
+    }
 }
