@@ -17,10 +17,12 @@ use tracing_subscriber::EnvFilter;
 pub(crate) mod client;
 mod show;
 mod slurm;
+mod told;
 
 use client::Client;
+use told::{complain, fail, hint, tell_program, wants_json, warn};
 
-use crate::code::{self, Told, report};
+use crate::code::{self, Told};
 use crate::daemon::command::{Command, Go, Refusal, Reply};
 use crate::daemon::journal::Line;
 use crate::daemon::published::NodeStatus;
@@ -240,30 +242,6 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Whether arguments that can't be understood ask for JSON.
-fn wants_json(arguments: impl Iterator<Item = std::ffi::OsString>) -> bool {
-    let arguments: Vec<_> = arguments.collect();
-    let spaced = arguments.windows(2).any(|pair| matches!(pair, [a, b] if a == "--output" && b == "json"));
-    spaced || arguments.iter().any(|argument| argument == "--output=json")
-}
-
-/// Tells an error on standard error: a line or two for people, one object for programs.
-fn fail(output: Output, error: &(dyn std::error::Error + 'static)) {
-    match output {
-        Output::Json => tell_program(&Told::of(error)),
-        Output::Text => {
-            eprintln!("gpu-bridge: {}", report(error));
-            if let Some(code) = code::of(error) {
-                eprintln!("{}", code::ask_for(code));
-            }
-        }
-    }
-}
-
-fn tell_program(error: &impl Serialize) {
-    eprintln!("{}", serde_json::json!({ "error": error }));
-}
-
 /// Whoever read our output has had enough of it (`| head`).
 fn is_closed_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
     let io = error.downcast_ref::<std::io::Error>();
@@ -362,13 +340,6 @@ fn go(yes: bool) -> Go {
     if yes { Go::Yes } else { Go::Plan }
 }
 
-/// Programs know what they asked for.
-fn hint(output: Output, yes: bool) {
-    if output == Output::Text && !yes {
-        eprintln!("nothing was done: --yes carries it out");
-    }
-}
-
 /// What `explain node` shows.
 #[derive(Serialize)]
 struct Explained<'a> {
@@ -447,30 +418,6 @@ async fn check(file: &std::path::Path, output: Output) -> anyhow::Result<ExitCod
     }
 }
 
-/// Tells on standard error what is no problem yet.
-fn warn(output: Output, warnings: &[config::Problem]) {
-    match output {
-        Output::Text => warnings.iter().for_each(|warning| eprintln!("warning: {warning}")),
-        Output::Json if warnings.is_empty() => {}
-        Output::Json => eprintln!("{}", serde_json::json!({ "warnings": warnings })),
-    }
-}
-
-/// Tells problems on standard error.
-fn complain(output: Output, problems: &[config::Problem]) -> ExitCode {
-    match output {
-        Output::Text => problems.iter().for_each(|problem| eprintln!("{problem}")),
-        Output::Json => {
-            let message = format!("the configuration has problems: {}", problems.len());
-            let code = problems.first().map(|problem| problem.code);
-            tell_program(&serde_json::json!({
-                "code": code, "message": message, "advice": "correct what problems names", "problems": problems,
-            }));
-        }
-    }
-    ExitCode::from(BAD_CONFIGURATION)
-}
-
 async fn run(file: &std::path::Path, output: Output) -> anyhow::Result<ExitCode> {
     let config = match config::check(file) {
         Ok(config) => config,
@@ -531,18 +478,4 @@ fn ledger_command(command: LedgerCmd, output: Output) -> anyhow::Result<ExitCode
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arguments_that_are_wrong_may_ask_for_json_too() {
-        let asks = |words: &[&str]| wants_json(words.iter().map(Into::into));
-        assert!(asks(&["gpu-bridge", "--output", "json", "nonsense"]));
-        assert!(asks(&["gpu-bridge", "nonsense", "--output=json"]));
-        assert!(!asks(&["gpu-bridge", "nonsense", "--output", "text"]));
-        assert!(!asks(&["gpu-bridge", "json", "--output"]));
-    }
 }

@@ -12,7 +12,8 @@ use gpu_bridge_core::facts::slurm::{
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 
 use super::show::{reached, table};
-use super::{Output, complain, print};
+use super::told::complain;
+use super::{Output, print};
 use crate::slurm::decode::{Decoded, Kind, NodeSaid, decode};
 use crate::slurm::{self, Detail, Gres, JobRecord, Slurm as _};
 use crate::{assemble, config};
