@@ -32,8 +32,18 @@ async fn with_slurm_26_05_a_node_goes_to_kubernetes_and_comes_back() -> anyhow::
 
 /// With `mode = "cli"`, and no slurmrestd at all.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_slurmrestd_a_node_goes_to_kubernetes_and_comes_back() -> anyhow::Result<()> {
+async fn without_slurmrestd_on_24_11_a_node_goes_to_kubernetes_and_comes_back() -> anyhow::Result<()> {
     there_and_back(Release::V24_11, Mode::Cli).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_slurmrestd_on_22_05_a_node_goes_to_kubernetes_and_comes_back() -> anyhow::Result<()> {
+    there_and_back(Release::V22_05, Mode::Cli).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_slurmrestd_on_26_05_a_node_goes_to_kubernetes_and_comes_back() -> anyhow::Result<()> {
+    there_and_back(Release::V26_05, Mode::Cli).await
 }
 
 async fn there_and_back(release: Release, mode: Mode) -> anyhow::Result<()> {
