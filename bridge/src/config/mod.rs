@@ -30,6 +30,7 @@ pub use policies::{Policy, PolicyMode, ProposalKind};
 pub use problem::{Code, Place, Problem};
 pub use reader::Files;
 
+use crate::slurm;
 use calendar::{Entries, Known};
 use reader::{Document, Table, Value};
 
@@ -55,9 +56,17 @@ pub struct Config {
 }
 
 impl Config {
-    /// What is no problem, and what a person should look at all the same, as things stand at `now`: windows that are over.
+    /// What is no problem, and what a person should look at all the same, as things stand at `now`: a token that Slurm will
+    /// hardly take, windows that are over.
     pub fn warnings(&self, now: Timestamp) -> Vec<Problem> {
-        calendar::over((&self.calendar, &self.window_places), now)
+        let doubt = self.slurm.token.as_ref().and_then(|source| slurm::doubt_token(source, now));
+        let token = doubt.map(|found| {
+            let advice = "`scontrol token username=USER lifespan=SECONDS` prints one; see GB0303".to_owned();
+            let expected = "a token that Slurm takes".to_owned();
+            let place = Place { field: "slurm.token_file".to_owned(), ..self.slurm.place.clone() };
+            place.problem(Code::MissingFile, found, expected, advice)
+        });
+        token.into_iter().chain(calendar::over((&self.calendar, &self.window_places), now)).collect()
     }
 }
 

@@ -40,6 +40,7 @@ pub use self::error::Error;
 pub(crate) use self::gres::{Detail, Gres};
 pub(crate) use self::shape::JobRecord;
 pub use self::token::TokenSource;
+pub(crate) use self::token::doubt as doubt_token;
 
 /// A Slurm cluster, real or simulated.
 #[async_trait]

@@ -66,6 +66,19 @@ impl TokenSource {
     }
 }
 
+/// What Slurm will hardly take, of a source that [`TokenSource::check`] calls good: a file's word that is no JWT, or one that
+/// has ended by now. No reason to refuse it: the file is read again when it changes.
+pub(crate) fn doubt(source: &TokenSource, now: Timestamp) -> Option<String> {
+    let TokenSource::File(path) = source else { return None };
+    let text = String::from_utf8(read_at_most(path).ok()?).ok()?;
+    let token = jwt(&text).ok()?;
+    if UntrustedToken::new(token).is_err() {
+        return Some(format!("{source}: it holds a word that is no JWT"));
+    }
+    let ends = ends(token).filter(|ends| *ends <= now)?;
+    Some(format!("{source}: its token ended at {ends}"))
+}
+
 fn read_at_most(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(FILE_MAX).read_to_end(&mut bytes)?;
@@ -349,5 +362,27 @@ mod tests {
         assert_eq!(tokens.ends().await, None, "not read yet");
         tokens.current(at(0)).await.unwrap();
         assert_eq!(tokens.ends().await, Some(at(1_800)));
+    }
+
+    #[tokio::test]
+    async fn a_token_that_slurm_will_hardly_take_is_doubted() {
+        let folder = tempfile::tempdir().unwrap();
+        let (key, file) = (folder.path().join("key"), folder.path().join("token"));
+        std::fs::write(&key, [7_u8; 32]).unwrap();
+        let minted = Tokens::new(TokenSource::Key(key.clone()), "slurm".into(), DEADLINE);
+        std::fs::write(&file, minted.current(at(0)).await.unwrap().as_bytes()).unwrap();
+        let source = TokenSource::File(file.clone());
+        assert_eq!(doubt(&source, at(1_799)), None);
+        assert!(doubt(&source, at(1_800)).unwrap().contains("its token ended at 2027-01-15T08:30:00Z"));
+        std::fs::write(&file, "CHANGE-ME").unwrap();
+        let told = doubt(&source, at(0)).unwrap();
+        assert!(told.contains("no JWT") && !told.contains("CHANGE-ME"), "{told}");
+        // What `check` refuses, or cannot judge, is not doubted too.
+        for content in ["", "two words"] {
+            std::fs::write(&file, content).unwrap();
+            assert_eq!(doubt(&source, at(0)), None, "{content:?}");
+        }
+        assert_eq!(doubt(&TokenSource::Key(key), at(0)), None);
+        assert_eq!(doubt(&TokenSource::File(folder.path().join("none")), at(0)), None);
     }
 }

@@ -231,7 +231,8 @@ async fn check_and_run_refuse_the_same() -> anyhow::Result<()> {
     // A window that is over is no reason to refuse: time goes on while the file stays.
     let over = window("gpu-burst", "UTC").replace("2030-01-01", "2020-01-01");
     let (code, said) = world.check(&format!("{good}\n{over}")).await?;
-    ensure!(code == Some(0) && said.starts_with("warning: ") && said.contains("GB0109"), "{code:?} {said}");
+    ensure!(code == Some(0) && said.lines().all(|line| line.starts_with("warning: ")), "{code:?} {said}");
+    ensure!(said.contains("GB0109") && said.contains("no JWT") && !said.contains("mock-token"), "{said}");
     Ok(())
 }
 
