@@ -141,7 +141,7 @@ pub fn sealed(view: &View<'_>) -> Result<(), Denied> {
     if reservation.flags.contains("IGNORE_JOBS") {
         return not("it still has IGNORE_JOBS".to_owned());
     }
-    let left = view.now.duration_until(reservation.end);
+    let left = view.slurm_now.duration_until(reservation.end);
     if left < crate::want::SEAL_MARGIN {
         return not(format!("it ends already at {}", reservation.end));
     }

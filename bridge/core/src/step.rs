@@ -207,7 +207,7 @@ fn planned(view: &View<'_>, handover: &Handover) -> Option<Event> {
 /// Not before the reservation's start: short jobs may use the node until then.
 fn reserved(view: &View<'_>, handover: &Handover) -> Option<Event> {
     let reservation = gate::slurm::our_reservation(view.index, &view.node.slurm, Some(handover.id))?;
-    (view.now >= handover.start_at && reservation.is_active(view.now)).then_some(Event::DrainStarted)
+    (view.now >= handover.start_at && reservation.is_active(view.slurm_now)).then_some(Event::DrainStarted)
 }
 
 /// Counts looks that show `domain` closed and empty; anything else starts the count again.

@@ -20,6 +20,8 @@ use crate::want::{self, KubernetesWant};
 pub struct View<'a> {
     /// The instant that everything is judged at.
     pub now: Timestamp,
+    /// The same on slurmctld's clock, for its reservations.
+    pub slurm_now: Timestamp,
     /// The leadership that acts.
     pub epoch: Epoch,
     /// The site.
@@ -84,8 +86,10 @@ impl<'a> View<'a> {
             inputs;
         let in_slurm = gate::slurm::find(&facts.slurm, &node.slurm);
         let in_kubernetes = gate::kubernetes::find(&facts.kubernetes, &node.kubernetes);
+        let slurm_now = facts.slurm.value().map_or(now, |slurm| slurm.on_its_clock(now));
         Self {
             now,
+            slurm_now,
             epoch,
             site,
             node,
@@ -96,7 +100,7 @@ impl<'a> View<'a> {
             index,
             look,
             probe,
-            slurm: gate::slurm::gate(&in_slurm, index, &node.slurm, record.slurm_closed_by, now),
+            slurm: gate::slurm::gate(&in_slurm, index, &node.slurm, record.slurm_closed_by, slurm_now),
             kubernetes: gate::kubernetes::gate(&in_kubernetes),
             in_slurm,
             in_kubernetes,
@@ -121,7 +125,7 @@ impl<'a> View<'a> {
                 let jobs_seen = handover.map_or(&none, |h| &h.jobs_seen);
                 let due_back = handover.and_then(|h| h.due_back);
                 let name = &self.node.slurm;
-                gate::slurm::emptiness(&self.in_slurm, self.index, name, jobs_seen, due_back, self.now)
+                gate::slurm::emptiness(&self.in_slurm, self.index, name, jobs_seen, due_back, self.slurm_now)
             }
             Domain::Kubernetes => {
                 let lease_at_last_holder = handover.and_then(|h| h.lease_at_last_holder);

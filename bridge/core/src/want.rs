@@ -228,7 +228,7 @@ fn slurm_actions(view: &View<'_>, want: SlurmWant) -> Vec<slurm::Action> {
             if view.now < handover.reserve_at {
                 return Vec::new();
             }
-            let (start, end) = (handover.start_at, handover.deadline);
+            let (start, end) = (handover.start_at, handover.deadline.max(soon(view)));
             reserve(view, handover.id, start, end, RunningJobs::Ignore).into_iter().collect()
         }
         SlurmWant::Draining => {
@@ -272,11 +272,11 @@ fn closer(view: &View<'_>) -> Option<HandoverId> {
 }
 
 fn soon(view: &View<'_>) -> Timestamp {
-    view.now.saturating_add(SignedDuration::from_mins(10)).unwrap_or(view.now)
+    view.slurm_now.saturating_add(SignedDuration::from_mins(10)).unwrap_or(view.slurm_now)
 }
 
 fn far_end(view: &View<'_>) -> Timestamp {
-    view.now.saturating_add(SEAL_LENGTH).unwrap_or(view.now)
+    view.slurm_now.saturating_add(SEAL_LENGTH).unwrap_or(view.slurm_now)
 }
 
 /// Both guards, from now on. DRAIN first: it can be put back also where Slurm refuses what the reservation would need.
@@ -287,7 +287,7 @@ fn close(
     end: Timestamp,
     jobs: RunningJobs,
 ) -> Vec<slurm::Action> {
-    drain(view, &seen.drain, id).into_iter().chain(reserve(view, id, view.now, end, jobs)).collect()
+    drain(view, &seen.drain, id).into_iter().chain(reserve(view, id, view.slurm_now, end, jobs)).collect()
 }
 
 /// The reservation write, where what stands differs in a way that matters.
@@ -305,9 +305,9 @@ fn reserve(
             RunningJobs::None => !ignores,
         };
         // Renewed at half: a sealed one when less than half of its length is left, another when it would end too soon.
-        let wanted = view.now.duration_until(end);
-        let left = view.now.duration_until(standing.end);
-        let start_good = standing.is_active(view.now) || standing.start == start;
+        let wanted = view.slurm_now.duration_until(end);
+        let left = view.slurm_now.duration_until(standing.end);
+        let start_good = standing.is_active(view.slurm_now) || standing.start == start;
         jobs_good
             && start_good
             && left >= wanted / 2

@@ -16,6 +16,9 @@ use crate::ledger::Disk;
 /// How long a scheduler may be away before people are told: longer than it takes to start again.
 const SILENCE: SignedDuration = SignedDuration::from_mins(5);
 
+/// How far slurmctld's clock may be from ours before people are told.
+const CLOCK_MARGIN: SignedDuration = SignedDuration::from_secs(30);
+
 impl<D: Disk> Engine<D> {
     /// Raises the alarms that began and clears those that ended.
     pub(super) fn alarms(&mut self, index: &Index<'_>) {
@@ -71,6 +74,19 @@ impl<D: Disk> Engine<D> {
         }
         if let Some(rights) = self.facts.slurm.value().and_then(|slurm| slurm.rights.as_ref()) {
             on.insert("rights/slurm".to_owned(), (None, rights.clone()));
+        }
+        if let Some(ahead) = self.facts.slurm.value().map(|slurm| slurm.clock_ahead)
+            && ahead.abs() >= CLOCK_MARGIN
+        {
+            // In steps: a clock that drifts is no new alarm each second.
+            let steps = ahead.as_secs() / CLOCK_MARGIN.as_secs();
+            let seconds = (steps * CLOCK_MARGIN.as_secs()).abs();
+            let side = if ahead.is_negative() { "behind" } else { "ahead of" };
+            let text = format!(
+                "slurmctld's clock is {seconds} s or more {side} ours: its reservations are judged by its own clock, and what is \
+                 planned for an instant begins there that much earlier or later. Set both by NTP"
+            );
+            on.insert("clock/slurm".to_owned(), (None, text));
         }
         // A counter that was read before and is not any more: nobody would notice a restored backup.
         if let Some(slurm) = self.facts.slurm.value()

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use gpu_bridge_core::facts::slurm::{Action, Node, NodeFlag, Reached, ReservationSpec, Slurm as SlurmFacts};
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use gpu_bridge_core::mark;
+use jiff::{SignedDuration, Timestamp};
 
 use super::commands::{Cli, Commands};
 use super::error::Error;
@@ -37,6 +39,8 @@ pub struct Client {
     commands: Arc<Commands>,
     deadline: Duration,
     clock: Arc<dyn Clock>,
+    /// By the last look, how far slurmctld's clock is ahead of ours.
+    clock_ahead_s: AtomicI64,
 }
 
 /// A client for these options. Does not connect: a cluster that is away shows at the first look.
@@ -47,7 +51,8 @@ pub fn connect(options: Options) -> Result<Client, Error> {
         Mode::Cli => Box::new(Cli::new(Arc::clone(&commands))),
         Mode::Rest => Box::new(rest(options, Arc::clone(&commands))?),
     };
-    Ok(Client { source, commands, deadline, clock: Arc::new(SystemClock) })
+    let clock = Arc::new(SystemClock);
+    Ok(Client { source, commands, deadline, clock, clock_ahead_s: AtomicI64::new(0) })
 }
 
 fn rest(options: Options, commands: Arc<Commands>) -> Result<Rest, Error> {
@@ -73,16 +78,19 @@ fn rest(options: Options, commands: Arc<Commands>) -> Result<Rest, Error> {
 impl Slurm for Client {
     async fn look(&self, watched: &[JobId]) -> Result<SlurmFacts, Error> {
         let look = async {
-            let (look, own) =
-                futures::join!(self.look_at_all(watched), Standing::of(&*self.source, &self.commands));
-            let Standing { next_job_id, release, rights, doubt } = own?;
+            let (look, own) = futures::join!(
+                self.look_at_all(watched),
+                Standing::of(&*self.source, &self.commands, &*self.clock)
+            );
+            let Standing { clock_ahead, next_job_id, release, rights, doubt } = own?;
+            self.clock_ahead_s.store(clock_ahead.as_secs(), Ordering::Relaxed);
             let look = look?;
             if let Some(doubt) = doubt {
                 return Err(doubt);
             }
             let reached = self.reached(release).await?;
             let token_ends = self.source.token_ends().await;
-            Ok(SlurmFacts { next_job_id, rights, token_ends, reached, ..look })
+            Ok(SlurmFacts { clock_ahead, next_job_id, rights, token_ends, reached, ..look })
         };
         self.in_time("looking at slurm", look).await
     }
@@ -225,7 +233,7 @@ impl Client {
             let look = self.source.reservations().await;
             let mut reservations = look.map_err(if round == 0 { nothing_written } else { not_read_back })?;
             let stands = reservations.remove(&spec.name);
-            match plan::reserve(stands.as_ref(), spec, self.clock.now()) {
+            match plan::reserve(stands.as_ref(), spec, self.its_now()) {
                 Step::Done => return Ok(()),
                 Step::Write(write) => {
                     // What failed for good fails again: say so instead of trying on.
@@ -248,6 +256,13 @@ impl Client {
             found: found.map_or("no such reservation".to_owned(), |found| format!("{found:?}")),
             expected: format!("{spec:?}"),
         })
+    }
+
+    /// Now, on slurmctld's clock: a start that it counts as past is refused.
+    fn its_now(&self) -> Timestamp {
+        let ahead = SignedDuration::from_secs(self.clock_ahead_s.load(Ordering::Relaxed));
+        let now = self.clock.now();
+        now.saturating_add(ahead).unwrap_or(now)
     }
 
     async fn unreserve(&self, name: &str) -> Result<(), Error> {

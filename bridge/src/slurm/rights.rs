@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use gpu_bridge_core::ids::JobId;
+use jiff::{SignedDuration, Timestamp};
 
 use super::error::Error;
 
@@ -52,6 +53,8 @@ impl Level {
 /// What is of use in `scontrol show config`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Config {
+    /// When slurmctld wrote it, on its own clock, in whole seconds.
+    as_of: Option<Timestamp>,
     /// The number that the next job gets; `None` where it is not there or none is free.
     pub(super) next_job_id: Option<JobId>,
     /// Slurm's release, such as `24.11.5`.
@@ -76,13 +79,24 @@ impl Config {
         };
         let words = |list: &str| list.split(',').map(|word| word.trim().to_ascii_lowercase()).collect();
         let storage = value("AccountingStorageType").unwrap_or_default();
+        let as_of = text.lines().next().and_then(|line| line.strip_prefix("Configuration data as of "));
         Self {
+            as_of: as_of.and_then(|seconds| Timestamp::from_second(seconds.trim().parse().ok()?).ok()),
             next_job_id: value("NEXT_JOB_ID").and_then(|id| id.parse().ok()).filter(|id| *id != 0).map(JobId),
             release: value("SLURM_VERSION").filter(|release| !release.is_empty()).map(str::to_owned),
             private: value("PrivateData").map(words),
             slurm_user: value("SlurmUser").and_then(person),
             database: storage.ends_with("/slurmdbd"),
         }
+    }
+
+    /// How far slurmctld's clock is ahead of ours (negative: behind), where we asked and were answered at these instants: no
+    /// more than can't be put down to the asking, nor to the parts of a second that it leaves out.
+    pub(super) fn clock_ahead(&self, asked: Timestamp, answered: Timestamp) -> SignedDuration {
+        let Some(earliest) = self.as_of else { return SignedDuration::ZERO };
+        let ahead = answered.duration_until(earliest);
+        let behind = asked.duration_until(earliest).saturating_add(SignedDuration::from_secs(1));
+        if ahead.is_positive() { ahead } else { behind.min(SignedDuration::ZERO) }
     }
 
     /// Root or SlurmUser: these need no AdminLevel.
@@ -205,6 +219,27 @@ mod tests {
 
     fn named(name: &str) -> User {
         User::Named(name.to_owned())
+    }
+
+    /// A whole second of the other clock is no skew, nor is the time that the question takes.
+    #[test]
+    fn only_what_the_asking_leaves_no_doubt_of_is_skew() {
+        let at = |millis: i64| Timestamp::from_millisecond(1_796_052_000_000 + millis).unwrap();
+        // (slurmctld's second, asked, answered in ms, ahead in ms)
+        let rows = [
+            (0, 0, 100, 0),
+            (0, 900, 1_000, 0),
+            (0, 1_100, 1_200, -100),
+            (2, 0, 30_000, 0),
+            (600, 100, 200, 599_800),
+            (-600, 100, 200, -599_100),
+        ];
+        for (second, asked, answered, ahead) in rows {
+            let config = Config::read(&format!("Configuration data as of {}\n", 1_796_052_000 + second));
+            let found = config.clock_ahead(at(asked), at(answered));
+            assert_eq!(found, SignedDuration::from_millis(ahead), "{second} {asked} {answered}");
+        }
+        assert_eq!(Config::read("").clock_ahead(at(0), at(1)), SignedDuration::ZERO);
     }
 
     #[test]

@@ -3,15 +3,19 @@
 //! be believed.
 
 use gpu_bridge_core::ids::JobId;
+use jiff::SignedDuration;
 
 use super::commands::Commands;
 use super::error::Error;
 use super::rights::{self, Config, Level, User};
 use super::source::Source;
 use super::version::{Jobs, Mouth, Version};
+use crate::daemon::clock::Clock;
 
 /// How we stand.
 pub(super) struct Standing {
+    /// How far slurmctld's clock is ahead of ours.
+    pub(super) clock_ahead: SignedDuration,
     pub(super) next_job_id: Option<JobId>,
     pub(super) release: Option<String>,
     /// What we may not do.
@@ -44,11 +48,17 @@ struct Actor {
 impl Standing {
     /// A look from which something is hidden is an error; without the counter it is good, only a restored backup then goes
     /// unnoticed.
-    pub(super) async fn of(source: &dyn Source, commands: &Commands) -> Result<Self, Error> {
+    pub(super) async fn of(
+        source: &dyn Source,
+        commands: &Commands,
+        clock: &dyn Clock,
+    ) -> Result<Self, Error> {
+        let asked = clock.now();
         let (config, why) = match commands.ask(&["show", "config"]).await {
             Ok(text) => (Config::read(&text), "it has no NEXT_JOB_ID".to_owned()),
             Err(error) => (Config::default(), error.to_string()),
         };
+        let clock_ahead = config.clock_ahead(asked, clock.now());
         commands.troubles.counter.looked(config.next_job_id.is_none().then_some(&*why));
         let version = source.version().await?;
         let (mut doubt, mut rights) = (None, None);
@@ -67,7 +77,7 @@ impl Standing {
             let lacks = level.and_then(|level| config.lacks(&user, level, needs));
             rights = rights.or(lacks.map(|error| format!("{} {error}", error.code())));
         }
-        Ok(Self { next_job_id: config.next_job_id, release: config.release, rights, doubt })
+        Ok(Self { clock_ahead, next_job_id: config.next_job_id, release: config.release, rights, doubt })
     }
 }
 

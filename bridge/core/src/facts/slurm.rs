@@ -38,6 +38,16 @@ pub struct Slurm {
     /// How Slurm was reached.
     #[serde(default)]
     pub reached: Reached,
+    /// How far slurmctld's clock is ahead of ours (negative: behind), beyond what asking for it leaves in doubt.
+    #[serde(default)]
+    pub clock_ahead: SignedDuration,
+}
+
+impl Slurm {
+    /// An instant of our clock on slurmctld's, which is the one that reservations begin and end by.
+    pub fn on_its_clock(&self, ours: Timestamp) -> Timestamp {
+        ours.saturating_add(self.clock_ahead).unwrap_or(ours)
+    }
 }
 
 /// How Slurm was reached in a look, for people.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use gpu_bridge_core::facts::slurm::{Reservation, ReservationSpec, RunningJobs};
 use gpu_bridge_core::gate::slurm::STUCK_FLAGS;
 use gpu_bridge_core::ids::SlurmNodeName;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::Step;
@@ -15,6 +15,8 @@ use super::Step;
 const SPEC_NODES: &str = "SPEC_NODES";
 const MAINT: &str = "MAINT";
 const IGNORE_JOBS: &str = "IGNORE_JOBS";
+/// What our idea of slurmctld's clock may be off, and a question may take.
+const MOMENT: SignedDuration = SignedDuration::from_secs(5);
 
 /// What is written of a reservation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,7 +180,12 @@ pub fn reserve<'a>(
     let start = Start::of(spec, now);
     let Some(stands) = stands else { return Step::Write(ReservationWrite::Create { spec, start }) };
     let mut changes = Vec::new();
-    if stands.start > now && stands.start.as_second() != spec.start.as_second() {
+    let begun_by = match start {
+        // What begins any moment has begun by the time that Slurm is asked, and then its start can't be changed.
+        Start::Now => now.saturating_add(MOMENT).unwrap_or(now),
+        Start::At(_) => now,
+    };
+    if stands.start > begun_by && stands.start.as_second() != spec.start.as_second() {
         changes.push(Change::Start(start));
     }
     if stands.end.as_second() != spec.end.as_second() {
@@ -275,12 +282,13 @@ mod tests {
     fn only_what_differs_is_changed() {
         let before = at(500);
         let update = "update ReservationName=gpu-bridge_h0042";
-        let table: [(Changed, Timestamp, String); 14] = [
+        let table: [(Changed, Timestamp, String); 15] = [
             (|_| (), before, "done".into()),
             (|r| r.end = at(3_000), before, format!("{update} EndTime=uts2000")),
             (|r| r.start = at(900), before, format!("{update} StartTime=uts1000")),
             (|r| r.start = at(900), at(950), "done".into()),
             (|r| r.start = at(1_600), at(1_500), format!("{update} StartTime=now")),
+            (|r| r.start = at(1_503), at(1_500), "done".into()),
             (|r| r.nodes = ["gpu1".into(), "gpu2".into()].into(), before, format!("{update} Nodes=gpu2")),
             (
                 |r| {

@@ -1,7 +1,7 @@
 //! The Slurm port on the model: the model's words as facts, and writes by the real port's own plans, each call with what can
 //! go wrong on its way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,8 +9,8 @@ use gpu_bridge::slurm::plan::{self, Step};
 use gpu_bridge::slurm::{Error, Slurm};
 use gpu_bridge_core::event::Action as AnyAction;
 use gpu_bridge_core::facts::slurm::{
-    Action, BaseState, Job, JobState, Node, NodeFlag, Partition, Reached, Reason, Reservation,
-    ReservationSpec, Slurm as Facts,
+    Action, BaseState, Job, JobState, Node, NodeFlag, Partition, Reason, Reservation, ReservationSpec,
+    Slurm as Facts,
 };
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use gpu_bridge_core::model::Domain;
@@ -217,18 +217,7 @@ fn facts(world: &mut World, watched: &[JobId]) -> Facts {
         .filter(|(id, job)| job.state != JobState::Finished || watched.contains(id))
         .collect();
     let next_job_id = Some(JobId(world.slurm.next_job_id().0));
-    Facts {
-        nodes,
-        jobs,
-        reservations,
-        partitions,
-        next_job_id,
-        unreadable_nodes: BTreeMap::new(),
-        token_ends: None,
-        rights: None,
-        pending_unread: 0,
-        reached: Reached::default(),
-    }
+    Facts { nodes, jobs, reservations, partitions, next_job_id, ..Facts::default() }
 }
 
 fn fact(view: &model::NodeView) -> Node {

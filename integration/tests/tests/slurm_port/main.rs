@@ -140,6 +140,7 @@ impl Part {
             Self::Drains => drains::of_ours_come_and_go_and_others_stay(site).await,
             Self::Reservations => {
                 reservations::take_the_shape_that_is_asked_for(site).await?;
+                reservations::begin_by_slurmctlds_clock(site).await?;
                 reservations::go_through_the_mouth_that_can(site).await
             }
             Self::Jobs => jobs::are_seen_in_every_state(site).await,

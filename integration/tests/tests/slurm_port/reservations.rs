@@ -1,9 +1,11 @@
 //! Reservations: made, changed, mended and deleted; others' are left alone.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use gpu_bridge::certainty::Certainty;
+use gpu_bridge::daemon::clock::Clock;
 use gpu_bridge::slurm::{Error, Options, Slurm as _, connect};
 use gpu_bridge_core::facts::NodeSet;
 use gpu_bridge_core::facts::slurm::{Action, JobState, ReservationSpec, RunningJobs, Slurm};
@@ -102,6 +104,42 @@ pub(super) async fn take_the_shape_that_is_asked_for(site: &Site) -> Result<()> 
     let nowhere = ReservationSpec { node: SlurmNodeName::from("gpu99"), ..spec };
     let error = client.act(&Action::Reserve(nowhere)).await.unwrap_err();
     assert!(error.to_string().contains("Invalid node name"), "{error}");
+    Ok(())
+}
+
+/// Ours is ahead of slurmctld's, or behind.
+struct Wrong(SignedDuration);
+
+impl Clock for Wrong {
+    fn now(&self) -> Timestamp {
+        Timestamp::now().saturating_add(self.0).unwrap_or(Timestamp::MAX)
+    }
+}
+
+/// On a head node whose clock is wrong: the look tells, and a reservation that is to begin now begins.
+pub(super) async fn begin_by_slurmctlds_clock(site: &Site) -> Result<()> {
+    let [.., other, _] = site.nodes.as_slice() else { anyhow::bail!("{NODES} nodes") };
+    for wrong in [600, -600].map(SignedDuration::from_secs) {
+        let client = connect(site.options())?.on_clock(Arc::new(Wrong(wrong)));
+        let ahead = client.look(&[]).await?.clock_ahead;
+        ensure!(
+            ahead.checked_add(wrong).is_some_and(|off| off.abs() < SignedDuration::from_secs(60)),
+            "{ahead}"
+        );
+        let its_now = Wrong(wrong).now().checked_add(ahead)?;
+        let spec = ReservationSpec {
+            name: format!("gpu-bridge_h{:04}", 242 + site.number),
+            node: other.clone(),
+            start: its_now,
+            end: its_now.checked_add(SignedDuration::from_hours(1))?,
+            jobs: RunningJobs::Ignore,
+        };
+        client.act(&Action::Reserve(spec.clone())).await?;
+        let look = client.look(&[]).await?;
+        let stands = look.reservations.get(&spec.name).context("it stands")?;
+        ensure!(stands.is_active(look.on_its_clock(Wrong(wrong).now())), "{wrong}: {stands:?}");
+        client.act(&Action::Unreserve { name: spec.name }).await?;
+    }
     Ok(())
 }
 

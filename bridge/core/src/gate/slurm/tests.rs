@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use jiff::SignedDuration;
+
 use super::*;
 use crate::facts::NodeSet;
 use crate::facts::slurm::JobState;
@@ -365,4 +367,22 @@ fn jobs_to_remember_are_the_unfinished_ones_that_name_the_node() {
     assert_eq!(jobs, BTreeMap::from([(JobId(2), Some(at(3))), (JobId(3), Some(at(3)))]));
     case.facts.slurm = Seen::unknown("timeout");
     assert_eq!(jobs_on(&Index::new(&case.facts.slurm), &s(1)), BTreeMap::new());
+}
+
+/// A reservation begins and ends by slurmctld's clock, which need not be ours.
+#[test]
+fn reservations_are_judged_by_slurmctlds_clock() {
+    // (made so many seconds ago by its clock, its clock is so far ahead of ours, closed)
+    for (ago, ahead, closed) in
+        [(5, 0, true), (5, 600, true), (5, -600, true), (-300, 600, false), (-300, -600, false)]
+    {
+        let mut case = Case::of_kubernetes();
+        let ahead = SignedDuration::from_secs(ahead);
+        let its_now = case.now + ahead;
+        case.slurm().clock_ahead = ahead;
+        let reservation = case.reservation(EARLIER);
+        reservation.start = its_now - SignedDuration::from_secs(ago);
+        reservation.end = its_now + crate::want::SEAL_LENGTH;
+        assert_eq!(case.judge(|view| kind(&view.slurm)) == Is::Closed, closed, "{ago} {ahead}");
+    }
 }
