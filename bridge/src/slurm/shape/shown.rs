@@ -42,10 +42,10 @@ fn needed<'a>(record: &'a str, name: &str) -> Result<&'a str, String> {
     field(record, name)?.ok_or_else(|| format!("no {name} in {record:?}"))
 }
 
-/// Seconds since 1970; `N/A` and the like are none.
+/// Seconds since 1970; `N/A` and the like are none. (`NONE` is the end of a job without a time limit.)
 fn seconds(text: &str) -> Result<Sin, String> {
     match text {
-        "N/A" | "None" | "Unknown" | "(null)" => Ok(Sin::Number(0)),
+        "N/A" | "NONE" | "None" | "Unknown" | "(null)" => Ok(Sin::Number(0)),
         _ => text.parse().map(Sin::Number).map_err(|_| {
             format!(
                 "the time {text:?} is not in seconds since 1970: does SLURM_TIME_FORMAT reach the command?"
@@ -386,6 +386,19 @@ fn shown_job(
         "N/A" => Ok(Sin::Unset),
         field => text(field).map(|number| Sin::Number(i64::from(number))),
     };
+    // Which job is where, and since when, must be known. All else is not told where it can't be read: one odd job would
+    // blind whole looks.
+    let or_unset = |field: &str, read: Result<Sin, String>| {
+        read.unwrap_or_else(|found| {
+            tracing::debug!(job = id, field, found, "squeue shows something that can't be read");
+            Sin::Unset
+        })
+    };
+    let requeue = match requeue {
+        "0" => Sin::Number(0),
+        "1" => Sin::Number(1),
+        other => or_unset("Requeue", Err(format!("{other:?} for whether it may be requeued"))),
+    };
     let in_array = task != "N/A";
     let shape = job::Shape {
         job_id: text(id)?,
@@ -394,8 +407,8 @@ fn shown_job(
         required_nodes: Some(required.into()),
         user_name: Some(user.into()),
         partition: Some(partition.into()),
-        node_count: count(nodes_wanted)?,
-        tasks: count(tasks)?,
+        node_count: or_unset("NumNodes", count(nodes_wanted)),
+        tasks: or_unset("NumTasks", count(tasks)),
         tres_per_node: Some(per_node.into()),
         tres_per_job: Some(per_job.into()),
         tres_per_task: Some(per_task.into()),
@@ -403,20 +416,16 @@ fn shown_job(
         tres_alloc_str: Some(alloc.into()),
         gres_detail: None,
         time_limit: minutes(limit),
-        submit_time: seconds(submitted)?,
+        submit_time: or_unset("SubmitTime", seconds(submitted)),
         start_time: seconds(start)?,
-        end_time: seconds(end)?,
-        requeue: match requeue {
-            "0" => Some(false),
-            "1" => Some(true),
-            other => return Err(format!("{other:?} for whether it may be requeued").into()),
-        },
+        end_time: or_unset("EndTime", seconds(end)),
+        requeue: requeue.count().map(|may| may == 1),
         state_reason: Some(reason.into()),
-        array_job_id: if in_array { number(array_id)? } else { Sin::Unset },
+        array_job_id: if in_array { or_unset("ArrayJobID", number(array_id)) } else { Sin::Unset },
         array_task_id: text(task).map_or(Sin::Unset, |task| Sin::Number(i64::from(task))),
         array_task_string: in_array.then(|| task.into()),
-        het_job_id: number(het_id)?,
-        het_job_offset: number(het_offset)?,
+        het_job_id: or_unset("HetJobID", number(het_id)),
+        het_job_offset: or_unset("HetJobOffset", number(het_offset)),
     };
     job::read(Family::Words, asked, &shape).map_err(NotRead::Job)
 }

@@ -7,7 +7,7 @@ use gpu_bridge_core::facts::slurm::{Job, JobState};
 use gpu_bridge_core::ids::JobId;
 use jiff::SignedDuration;
 
-use super::{NODES, Site};
+use super::{ENDLESS, NODES, Site};
 
 pub(super) async fn are_seen_in_every_state(site: &Site) -> Result<()> {
     let Site { client, lab, nodes, .. } = site;
@@ -62,6 +62,31 @@ pub(super) async fn are_seen_in_every_state(site: &Site) -> Result<()> {
         "finished and unwatched jobs, or ones that never were: {:?}",
         look.jobs
     );
+    Ok(())
+}
+
+/// A job may be allowed to run for ever: where it is, and that it waits, is seen as ever.
+pub(super) async fn without_a_limit_have_no_end(site: &Site) -> Result<()> {
+    let node = site.nodes.last().context("no node")?;
+    let args = ["-p", ENDLESS, "-w", node.as_str(), "--gres=gpu:4", "-t", "UNLIMITED"];
+    let submit = || async { site.lab.submit("alice", &args, "sleep 1000").await.map(JobId) };
+    let first = submit().await?;
+    let running = site.job_is(first, JobState::Running).await?;
+    let second = submit().await?;
+    let waiting = site.job_is(second, JobState::Pending).await?;
+
+    assert_eq!((running.partition.as_str(), running.user.as_str()), (ENDLESS, "alice"));
+    assert_eq!((running.nodes.len(), running.gpus_per_node), (1, 4));
+    assert!(running.start.is_some());
+    assert_eq!((running.time_limit, running.end_by), (None, None));
+    assert_eq!((waiting.nodes.len(), waiting.gpus_per_node, waiting.start), (0, 4, None));
+    assert_eq!((waiting.time_limit, waiting.end_by), (None, None));
+    let look = site.client.look(&[]).await?;
+    assert_eq!(look.partitions[ENDLESS].max_time, None);
+    assert!(look.partitions[ENDLESS].up);
+
+    site.lab.run(&["scancel", &second.to_string(), &first.to_string()]).await?;
+    site.job_is(first, JobState::Finished).await?;
     Ok(())
 }
 

@@ -23,6 +23,8 @@ const LIMIT: Duration = Duration::from_mins(1);
 const OURS: &str = "gpu-bridge:h0042 e7 \"window\" é";
 /// Nodes that one REST version has for itself.
 const NODES: usize = 6;
+/// A partition in which jobs may run for ever.
+const ENDLESS: &str = "endless";
 /// In the place of a REST version: `mode = "cli"`.
 const CLI: &str = "cli";
 
@@ -143,7 +145,10 @@ impl Part {
                 reservations::begin_by_slurmctlds_clock(site).await?;
                 reservations::go_through_the_mouth_that_can(site).await
             }
-            Self::Jobs => jobs::are_seen_in_every_state(site).await,
+            Self::Jobs => {
+                jobs::are_seen_in_every_state(site).await?;
+                jobs::without_a_limit_have_no_end(site).await
+            }
         }
     }
 }
@@ -171,7 +176,8 @@ async fn on(release: Release) -> Result<()> {
     let apis: Vec<&str> = release.apis().iter().copied().chain([CLI]).collect();
     let nodes = Node::several(NODES * apis.len());
     // A job is completing for so long, which has to be seen also on a busy machine.
-    let extra = vec!["KillWait=10".to_owned()];
+    let endless = format!("PartitionName={ENDLESS} Nodes=ALL MaxTime=UNLIMITED State=UP OverSubscribe=NO");
+    let extra = vec!["KillWait=10".to_owned(), endless];
     let lab = Lab::up(slurm::Options { release, nodes, extra, ..slurm::Options::default() }).await?;
     let lab = Arc::new(lab);
     let mut sites = Vec::new();

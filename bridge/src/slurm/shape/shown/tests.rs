@@ -315,14 +315,47 @@ fn what_is_no_list_of_jobs_is_refused() {
         whole.replacen(NONCE, "|nonce||nonce|", 1),
         whole.replace("7|RUN", "x|RUN"),
         whole.replace("|200|", "|2026-11-30T15:10:58|"),
-        whole.replace("|1|7|", "|yes|7|"),
         whole.replace("gpu[1-2]", "gpu[1-"),
-        whole.replace("|main|2|", "|main|two|"),
         whole.replacen("|alice", "", 1),
         format!("{}x", whole.trim_end()),
         whole.trim_end().to_owned(),
     ] {
         assert!(listed(&lines).is_err(), "{lines:?}");
+    }
+}
+
+/// One such job would leave all of Slurm Unknown while it runs.
+#[test]
+fn what_tells_neither_where_a_job_is_nor_since_when_fails_no_look() {
+    let line = job_line("RUNNING", ["None", "N/A", "N/A", "N/A"]);
+    let read = |line: &str| listed(line).unwrap().remove(&JobId(7)).unwrap().job;
+    let whole = read(&line);
+    let unlimited = read(&line.replace("1-02:00:00", "UNLIMITED").replace("93800", "NONE"));
+    assert_eq!(unlimited, Job { time_limit: None, end_by: None, ..whole.clone() });
+
+    for (from, to, expected) in [
+        ("93800", "Never", Job { end_by: None, ..whole.clone() }),
+        ("93800", "2026-11-30T15:10:58", Job { end_by: None, ..whole.clone() }),
+        ("|100|", "|2026-11-30T15:10:58|", Job { submitted: None, ..whole.clone() }),
+        ("1-02:00:00", "Partition_Limit", Job { time_limit: None, end_by: None, ..whole.clone() }),
+        ("|main|2|", "|main|two|", Job { node_count: 0, ..whole.clone() }),
+        ("|2|cpu", "|many|cpu", whole.clone()),
+        ("|1|7|", "|yes|7|", Job { requeue: false, ..whole.clone() }),
+        ("|7|N/A|N/A|N/A|", "|7|N/A|odd|odd|", whole.clone()),
+    ] {
+        let odd = line.replace(from, to);
+        assert_ne!(odd, line, "{from}");
+        assert_eq!(read(&odd), expected, "{from} -> {to}");
+    }
+    for (from, to) in [
+        ("7|RUN", "seven|RUN"),
+        ("gpu[1-2]", "gpu[1-"),
+        ("|200|", "|Never|"),
+        ("|200|", "|2026-11-30T15:10:58|"),
+    ] {
+        let odd = line.replace(from, to);
+        assert_ne!(odd, line, "{from}");
+        assert!(listed(&odd).is_err(), "{from} -> {to}");
     }
 }
 
