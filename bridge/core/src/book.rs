@@ -11,7 +11,7 @@ use crate::denied::Denied;
 use crate::event::{Event, Found, ReleaseMode};
 use crate::gate::kubernetes::PodsSeen;
 use crate::gate::slurm::JobsSeen;
-use crate::handover::{self, Handover, Looks, Purpose, Requester, State};
+use crate::handover::{self, Handover, LOOKS_NEEDED, Looks, Purpose, Requester, State};
 use crate::ids::{Epoch, HandoverId, NodeName, PoolName};
 use crate::mark::DrainReason;
 use crate::model::Domain;
@@ -348,6 +348,7 @@ impl Book {
     fn advance(&mut self, id: HandoverId, at: Timestamp, event: &handover::Event) -> Result<(), Error> {
         let handover = self.handovers.get(&id).ok_or(Error::NoSuchHandover { id })?;
         let next = handover.next(at, event).map_err(|source| Error::Handover { id, source })?;
+        let seen_empty = handover.looks.count >= LOOKS_NEEDED;
         let node = next.node.clone();
         let record = self.entry(&node);
         match next.state {
@@ -377,8 +378,13 @@ impl Book {
                     }
                     Domain::Kubernetes => {
                         record.kubernetes_closed_by = None;
-                        // Seen empty, so all of them are finished.
-                        record.jobs_seen.clear();
+                        // Seen empty by the last looks, so all of them are finished. Where the gate was open before, by a write
+                        // that came late, they may not be.
+                        if seen_empty {
+                            record.jobs_seen.clear();
+                        } else {
+                            record.jobs_seen.clone_from(&next.jobs_seen);
+                        }
                     }
                 }
                 record.placement =

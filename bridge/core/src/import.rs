@@ -1,11 +1,13 @@
 //! Import: what to believe of marks of ours that no ledger explains (a lost disk, a restored or cut ledger, a second head
 //! node). They are adopted as they stand, fail closed; ids that they carry are never given out again.
 
+use std::collections::BTreeSet;
+
 use crate::book::{Book, Management};
 use crate::event::Event;
 use crate::facts::Facts;
 use crate::gate::{self, slurm::Drain};
-use crate::ids::{Epoch, HandoverId};
+use crate::ids::{Epoch, HandoverId, NodeName};
 use crate::mark::{HandoverAnnotation, STEP_QUARANTINE, reservation_handover};
 use crate::model::{Domain, Node, Site};
 
@@ -24,8 +26,15 @@ pub struct Import {
     pub highest_epoch: Option<Epoch>,
 }
 
-/// Reads our marks off a look at both sides. `None` while one side can't be seen: then nothing can be imported yet.
-pub fn import(site: &Site, book: &Book, facts: &Facts) -> Option<Import> {
+/// Does this look show the node on both sides, so that its marks can be read?
+pub fn is_shown(node: &Node, facts: &Facts) -> bool {
+    gate::slurm::find(&facts.slurm, &node.slurm).is_ok()
+        && gate::kubernetes::find(&facts.kubernetes, &node.kubernetes).is_ok()
+}
+
+/// Reads the marks of these nodes off a look at both sides, where it shows them. `None` while one side can't be seen: then
+/// nothing can be imported yet.
+pub fn import(site: &Site, book: &Book, facts: &Facts, of: &BTreeSet<NodeName>) -> Option<Import> {
     let slurm = facts.slurm.value()?;
     facts.kubernetes.value()?;
     let mut import = Import::default();
@@ -36,7 +45,10 @@ pub fn import(site: &Site, book: &Book, facts: &Facts) -> Option<Import> {
         highest = highest.max(marks.slurm).max(marks.kubernetes);
         import.highest_epoch = import.highest_epoch.max(marks.epoch);
         // What the ledger tells of a node is believed before its marks are, unless they are newer ([`doubts`]).
-        if book.record(&node.name).management == Management::Unmanaged {
+        if book.record(&node.name).management == Management::Unmanaged
+            && of.contains(&node.name)
+            && is_shown(node, facts)
+        {
             let ended = book.record(&node.name).adopted_from_quarantine;
             let doubt = ended.then(|| NEVER_BEGAN.to_owned()).or_else(|| of_another(book, node, &marks));
             import.events.extend(events(site, node, &marks, doubt.as_deref()));
@@ -165,12 +177,40 @@ mod tests {
     }
 
     /// Crash between the two events: the node was managed, never quarantined, and its pods got NoExecute.
+    fn all(case: &Case) -> BTreeSet<NodeName> {
+        case.site.nodes.keys().cloned().collect()
+    }
+
+    /// An administrator's comment made the node unreadable in the first look, and its marks were never read after that: a
+    /// node of Kubernetes' stayed unmanaged, watched by nobody.
+    #[test]
+    fn marks_of_a_node_that_could_not_be_read_are_imported_later() {
+        let mut case = Case::of_kubernetes();
+        let mut unread = all(&case);
+        let node = case.slurm().nodes.shift_remove(&s(1)).unwrap();
+        case.slurm().unreadable_nodes.insert(s(1), "two states at once".into());
+        let first = import(&case.site, &Book::default(), &case.facts, &unread).unwrap();
+        assert!(!first.events.iter().any(|event| event.about().node == Some(&n(1))), "{first:?}");
+        unread.retain(|name| !is_shown(&case.site.nodes[name], &case.facts));
+        assert_eq!(unread, [n(1)].into());
+        case.slurm().unreadable_nodes.clear();
+        case.slurm().nodes.insert(s(1), node);
+        let later = import(&case.site, &Book::default(), &case.facts, &unread).unwrap();
+        let owner = later.events.iter().find_map(|event| match event {
+            Event::Imported { node, owner, .. } if *node == n(1) => Some(*owner),
+            _ => None,
+        });
+        assert_eq!(owner, Some(Domain::Kubernetes), "{later:?}");
+        let nobody = import(&case.site, &Book::default(), &case.facts, &BTreeSet::new()).unwrap();
+        assert!(!nobody.events.iter().any(|event| matches!(event, Event::Imported { .. })), "{nobody:?}");
+    }
+
     #[test]
     fn doubt_is_recorded_before_the_import_that_it_is_about() {
         let mut case = Case::of_slurm();
         let now = case.now;
         close_slurm(case.slurm(), 1, CURRENT, now);
-        let import = import(&case.site, &Book::default(), &case.facts).unwrap();
+        let import = import(&case.site, &Book::default(), &case.facts, &all(&case)).unwrap();
         let of_n1 = |event: &Event| matches!(event, Event::Imported { node, .. } if *node == n(1));
         let imported = import.events.iter().position(of_n1).unwrap();
         assert_eq!(quarantines(&import), [imported - 1]);
@@ -184,16 +224,16 @@ mod tests {
             book.nodes.insert(n(i), managed(Domain::Slurm, "train"));
         }
         let mut case = Case::of_slurm();
-        assert_eq!(quarantines(&import(&case.site, &book, &case.facts).unwrap()), [0_usize; 0]);
+        assert_eq!(quarantines(&import(&case.site, &book, &case.facts, &all(&case)).unwrap()), [0_usize; 0]);
         let now = case.now;
         close_slurm(case.slurm(), 1, CURRENT, now);
         open_kubernetes(case.kubernetes(), 1, CURRENT);
-        let import = import(&case.site, &book, &case.facts).unwrap();
+        let import = import(&case.site, &book, &case.facts, &all(&case)).unwrap();
         assert_eq!(quarantines(&import), [0], "{import:?}");
         assert_eq!(import.events[1..], [Event::IdsSeen { highest: CURRENT }], "after the doubt");
         // With one side away nothing is imported, and what is seen is in doubt all the same.
         case.facts.slurm = crate::facts::Seen::unknown("away");
-        assert_eq!(super::import(&case.site, &book, &case.facts), None);
+        assert_eq!(super::import(&case.site, &book, &case.facts, &all(&case)), None);
         assert_eq!(doubts(&case.site, &book, &case.facts).len(), 1);
     }
 
@@ -218,7 +258,7 @@ mod tests {
         }
         let case = marked(CURRENT, STEP_QUARANTINE);
         assert_eq!(
-            quarantines(&import(&case.site, &Book::default(), &case.facts).unwrap()).len(),
+            quarantines(&import(&case.site, &Book::default(), &case.facts, &all(&case)).unwrap()).len(),
             1,
             "no ledger"
         );
@@ -267,7 +307,7 @@ mod tests {
             node.taints.clear();
         }
         case.kubernetes().gate.as_mut().unwrap().closed = everyone;
-        let imported = import(&case.site, &Book::default(), &case.facts).unwrap();
+        let imported = import(&case.site, &Book::default(), &case.facts, &all(&case)).unwrap();
         assert_eq!(imported.events, [], "{imported:?}");
     }
 
@@ -277,9 +317,9 @@ mod tests {
     fn an_adoption_that_never_began_leaves_the_quarantine() {
         let case = Case::of_slurm();
         let mut book = Book::default();
-        assert_eq!(quarantines(&import(&case.site, &book, &case.facts).unwrap()), [0_usize; 0]);
+        assert_eq!(quarantines(&import(&case.site, &book, &case.facts, &all(&case)).unwrap()), [0_usize; 0]);
         book.nodes.entry(n(1)).or_default().adopted_from_quarantine = true;
-        let import = import(&case.site, &book, &case.facts).unwrap();
+        let import = import(&case.site, &book, &case.facts, &all(&case)).unwrap();
         let of_n1 = |event: &Event| matches!(event, Event::Imported { node, .. } if *node == n(1));
         let imported = import.events.iter().position(of_n1).unwrap();
         assert_eq!(quarantines(&import), [imported - 1]);

@@ -20,6 +20,7 @@ use crate::handover::{Event as Step, State};
 use crate::ids::HandoverId;
 use crate::mark::{TAINT_DRAINING, TAINT_SLURM};
 use crate::model::Domain;
+use crate::step::next_event;
 use happenings::Happening;
 use run::{Fate, Op, Run, op};
 use world::{GRACE_TICKS, Pod};
@@ -149,6 +150,53 @@ fn a_pod_seen_in_quarantine_holds_the_adoption_that_ends_it() {
     assert!(waited >= GRACE_TICKS, "{waited}");
     run.settle(20).unwrap();
     assert!(run.world.slurm_starts_work());
+}
+
+/// Kubernetes was opened by a write that came late, after a job had broken in and was shrunk off: the handover ended, its
+/// jobs were forgotten as "seen empty", and Kubernetes stayed open beside the process with nobody told.
+#[test]
+fn a_job_that_is_noted_and_unfinished_is_not_forgotten_when_a_late_write_opens() {
+    let mut run = Run::new(Domain::Slurm, &[]);
+    run.settle(20).unwrap();
+    run.op(&Op::Plan { ticks: 1000 }).unwrap();
+    let state = |run: &Run| run.daemon.book.handover_of(&n(1)).map(|handover| handover.state);
+    while state(&run) != Some(State::SlurmEmpty) {
+        run.calm_ticks(1).unwrap();
+    }
+    while state(&run) == Some(State::SlurmEmpty) || state(&run) == Some(State::Canary) {
+        run.op(&Op::Tick { slurm: true, kubernetes: true, look: true, between: None, fate: Fate::Lost })
+            .unwrap();
+    }
+    assert_eq!(state(&run), Some(State::Releasing));
+    // What was written and is not answered yet.
+    let opened = run.world.clone();
+    run.break_slurm_open();
+    run.happen(Happening::JobStarts);
+    run.calm_ticks(1).unwrap();
+    run.happen(Happening::JobShrunk);
+    run.calm_ticks(1).unwrap();
+    assert_eq!(state(&run), Some(State::Releasing));
+    run.world.listed = false;
+    run.world.node.taints.clear();
+    run.world.gate_version = opened.gate_version + 5;
+    run.world.node_version = opened.node_version + 5;
+    for _ in 0..3 {
+        let (facts, now) = (run.world.facts(), run.world.now);
+        let unasked = Seen::unknown("not asked");
+        while let Some(event) =
+            run.daemon.view(now, &facts, &unasked, &Seen::unknown("not asked"), next_event)
+        {
+            let id = run.daemon.book.handover_of(&n(1)).unwrap().id;
+            run.daemon.log(now, Event::Handover { id, event });
+        }
+        run.world.pass_time();
+    }
+    let record = run.daemon.book.record(&n(1));
+    assert_eq!(record.owner(), Some(Domain::Kubernetes), "{:?}", run.daemon.last_events());
+    let (facts, now, unasked) = (run.world.facts(), run.world.now, Seen::unknown("not asked"));
+    let violation =
+        run.daemon.view(now, &facts, &unasked, &Seen::unknown("not asked"), crate::safety::violation);
+    assert!(violation.is_some_and(|why| why.contains("was seen here and is unfinished")));
 }
 
 /// Found closed by one mark alone, adopted, that mark (or ours over it) taken away by somebody, and rolled back: ours are

@@ -244,11 +244,14 @@ pub fn violation(view: &View<'_>) -> Option<String> {
     }
     // From Returning on Slurm may start jobs: its gate was permitted to open.
     let returning = view.handover.is_some_and(|handover| handover.state.is_opening());
-    if view.record.owner() == Some(Domain::Kubernetes)
-        && !returning
-        && let Some((job, _)) = gate::slurm::jobs_on(view.index, &view.node.slurm).first_key_value()
-    {
-        return Some(format!("the node is Kubernetes', and Slurm has job {job} on it"));
+    if view.record.owner() == Some(Domain::Kubernetes) && !returning {
+        if let Some((job, _)) = gate::slurm::jobs_on(view.index, &view.node.slurm).first_key_value() {
+            return Some(format!("the node is Kubernetes', and Slurm has job {job} on it"));
+        }
+        let noted = &view.record.jobs_seen;
+        if let Some(job) = gate::slurm::shrunk_off(&view.in_slurm, &view.node.slurm, noted).next() {
+            return Some(format!("the node is Kubernetes', and {job}"));
+        }
     }
     // Whoever drained it: a drained node starts nothing, so a person's DRAIN in place of ours is no open gate.
     let drained = view.in_slurm.as_ref().is_ok_and(|seen| seen.drain != gate::slurm::Drain::None);
@@ -283,6 +286,19 @@ pub fn alarms(view: &View<'_>) -> Vec<(String, String)> {
              node {node}` shows for whom; `gpu-bridge cancel {handover}` ends it"
         );
         alarms.push((format!("late/{node}"), text));
+    }
+    if view.record.management != Management::Unmanaged {
+        let sides = [
+            (Domain::Slurm, view.facts.slurm.value().is_some(), view.in_slurm.as_ref().err()),
+            (Domain::Kubernetes, view.facts.kubernetes.value().is_some(), view.in_kubernetes.as_ref().err()),
+        ];
+        // Of a scheduler that is away the whole site is told.
+        for (domain, answered, why) in sides {
+            if let Some(why) = why.filter(|_| answered) {
+                let text = format!("node {node}: its {domain} side is not watched, and nothing opens: {why}");
+                alarms.push((format!("unknown/{node}/{domain}"), text));
+            }
+        }
     }
     for domain in [Domain::Slurm, Domain::Kubernetes] {
         let should_stand = view.record.owner().is_some_and(|owner| match view.handover {

@@ -106,17 +106,20 @@ pub fn waits_for(view: &View<'_>) -> Vec<String> {
     }
 }
 
-/// Jobs and GPU pods on a node in quarantine that nobody has noted yet, and no handover will: shrunk off it or force-deleted
+/// Jobs and GPU pods on a node in quarantine that nobody has noted yet, and no handover will (one that was caught on its way
+/// to Slurm notes no jobs): shrunk off it or force-deleted
 /// meanwhile, they may have processes there when an adoption ends the quarantine. Jobs only where Slurm is to be closed: on a
 /// node of Slurm's they come and go.
 pub fn seen_in_quarantine(view: &View<'_>) -> Option<crate::event::Event> {
     let record = view.record;
-    if record.quarantine.is_none() || view.handover.is_some() {
-        return None;
-    }
-    let closed = record.slurm_closed_by.is_some();
+    record.quarantine.as_ref()?;
+    let noted_by_handover = view.handover.is_some_and(|handover| handover.state.notes_jobs());
+    let closed = record.slurm_closed_by.is_some() && !noted_by_handover;
     let jobs = if closed { new_jobs(view, &record.jobs_seen) } else { JobsSeen::new() };
-    let pods = new_pods(view, &record.pods_seen).unwrap_or_default();
+    let pods = match view.handover {
+        Some(_) => PodsSeen::new(),
+        None => new_pods(view, &record.pods_seen).unwrap_or_default(),
+    };
     let node = view.node.name.clone();
     let news = !jobs.is_empty() || !pods.is_empty();
     news.then_some(crate::event::Event::SeenInQuarantine { node, jobs, pods })

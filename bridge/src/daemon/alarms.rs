@@ -63,8 +63,8 @@ impl<D: Disk> Engine<D> {
         for (domain, since) in &self.unseen {
             if since.duration_until(now) >= SILENCE {
                 let text = format!(
-                    "{domain} was not seen since {since}: nothing opens, and no handover goes on, until it is \
-                     (`gpu-bridge status` says why)"
+                    "{domain} was not seen since {since}: its side is not watched, and nothing opens until it is; what only closes \
+                     goes on (`gpu-bridge status` says why)"
                 );
                 on.insert(format!("unseen/{domain}"), (None, text));
             }

@@ -2,7 +2,7 @@
 //! means, what may happen and what is written are `gpu-bridge-core`'s; here they are fed. How a write is carried out is
 //! not known here: that is `effects`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -70,6 +70,8 @@ pub struct Engine<D: Disk> {
     pub(super) plan: Plan,
     /// Marks that the ledger does not explain are yet to be looked for.
     pub(super) import_pending: bool,
+    /// Nodes whose marks were not read yet, as no look showed them on both sides.
+    pub(super) unread: BTreeSet<NodeName>,
     /// When evictions on a node may be asked for again.
     pub(super) evict_again: BTreeMap<NodeName, Timestamp>,
     /// Where the last write did not come off.
@@ -101,6 +103,7 @@ impl<D: Disk> Engine<D> {
     pub fn begin(parts: Parts, mut journal: Journal<D>) -> Result<Self, journal::Error> {
         let epoch = journal.book().epoch.map_or(Epoch(1), Epoch::next);
         let counters = journal.book().backwards.counters;
+        let unread = parts.site.nodes.keys().cloned().collect();
         let now = parts.clock.now();
         journal.record(now, &Event::Started { epoch, version: env!("CARGO_PKG_VERSION").to_owned() })?;
         Ok(Self {
@@ -117,6 +120,7 @@ impl<D: Disk> Engine<D> {
             plan: Plan::default(),
             unseen: BTreeMap::new(),
             import_pending: true,
+            unread,
             evict_again: BTreeMap::new(),
             failed: BTreeMap::new(),
             ledger_fault: None,
@@ -162,6 +166,9 @@ impl<D: Disk> Engine<D> {
             let facts = Arc::clone(&self.facts);
             self.alarms(&Index::new(&facts.slurm));
             return Ticked { progress: self.journal.last().0 != before };
+        }
+        if !self.import_pending && !self.unread.is_empty() {
+            self.import();
         }
         let mut round = Round::default();
         let names: Vec<NodeName> = self.parts.site.nodes.keys().cloned().collect();
@@ -295,7 +302,8 @@ impl<D: Disk> Engine<D> {
 
     /// Adopts marks of ours that the ledger does not explain. False until both sides were seen.
     fn import(&mut self) -> bool {
-        let Some(import) = import::import(&self.parts.site, self.journal.book(), &self.facts) else {
+        let Some(import) = import::import(&self.parts.site, self.journal.book(), &self.facts, &self.unread)
+        else {
             for doubt in import::doubts(&self.parts.site, self.journal.book(), &self.facts) {
                 self.record(&doubt);
             }
@@ -320,6 +328,8 @@ impl<D: Disk> Engine<D> {
             self.epoch = epoch;
         }
         self.import_pending = false;
+        let (site, facts) = (&self.parts.site, &self.facts);
+        self.unread.retain(|name| site.nodes.get(name).is_some_and(|node| !import::is_shown(node, facts)));
         true
     }
 

@@ -8,11 +8,12 @@ use gpu_bridge_core::book::Management;
 use gpu_bridge_core::denied::Denied;
 use gpu_bridge_core::event::{Event, Found, ReleaseMode};
 use gpu_bridge_core::facts::Seen;
+use gpu_bridge_core::facts::kubernetes::Taint;
 use gpu_bridge_core::facts::slurm::Index;
 use gpu_bridge_core::gate;
 use gpu_bridge_core::handover;
 use gpu_bridge_core::ids::{HandoverId, NodeName, Ticket};
-use gpu_bridge_core::mark::TAINT_RELEASED;
+use gpu_bridge_core::mark::{TAINT_DRAINING, TAINT_RELEASED, TAINT_SLURM};
 use gpu_bridge_core::model::{Domain, Node};
 use gpu_bridge_core::planner;
 
@@ -183,6 +184,7 @@ impl<D: Disk> Engine<D> {
                 tracing::error!(%error, %node, "it could not be put back in quarantine");
             }
             // By the ledger it is unmanaged, so its guards would not be put back: its marks make it ours again, as after a start.
+            self.unread.insert(node.clone());
             self.import_pending = true;
         }
         begun
@@ -247,7 +249,13 @@ impl<D: Disk> Engine<D> {
         // What closed Kubernetes when it was found comes back on a node of Slurm's only.
         let closes = |found: &Found| match record.owner() {
             Some(Domain::Kubernetes) => found.taints.iter().any(|taint| taint.key == TAINT_RELEASED),
-            Some(Domain::Slurm) | None => found.listed || !found.taints.is_empty(),
+            // Its pools' own taints close nothing.
+            Some(Domain::Slurm) | None => {
+                let closing = |taint: &Taint| {
+                    [TAINT_SLURM, TAINT_DRAINING, TAINT_RELEASED].contains(&taint.key.as_str())
+                };
+                found.listed || found.taints.iter().any(closing)
+            }
         };
         record.found.as_ref().is_none_or(|found| found.slurm_drain.is_none() && !closes(found))
     }

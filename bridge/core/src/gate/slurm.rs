@@ -179,7 +179,7 @@ pub fn emptiness(
     due_back: Option<Timestamp>,
     now: Timestamp,
 ) -> Emptiness {
-    let SeenNode { slurm, node, .. } = match seen {
+    let SeenNode { node, .. } = match seen {
         Ok(seen) => seen,
         Err(why) => return Emptiness::Unknown { why: why.clone() },
     };
@@ -188,7 +188,7 @@ pub fn emptiness(
     }
     let mut by: Vec<String> =
         index.jobs_on(name).iter().filter_map(|job| holds(job)).take(JOBS_NAMED).collect();
-    by.extend(jobs_seen.iter().filter_map(|(id, run)| shrunk_off(slurm.jobs.get(id)?, *run, name)));
+    by.extend(shrunk_off(seen, name, jobs_seen));
     if !node.flags.contains(&NodeFlag::Drain) {
         by.push("it is not drained".to_owned());
     }
@@ -223,9 +223,19 @@ fn holds(job: &Job) -> Option<String> {
     }
 }
 
+/// Jobs that were seen on the node and may have processes there yet, though they do not name it any more.
+pub fn shrunk_off<'a>(
+    seen: &'a Result<SeenNode<'_>, String>,
+    name: &'a SlurmNodeName,
+    jobs_seen: &'a JobsSeen,
+) -> impl Iterator<Item = String> + 'a {
+    let jobs = seen.as_ref().ok().map(|seen| &seen.slurm.jobs);
+    jobs_seen.iter().filter_map(move |(id, run)| is_shrunk_off(jobs?.get(id)?, *run, name))
+}
+
 /// A job that does not name the node any more: the same run was shrunk off it, and its process may live there yet. A
 /// later run of a requeued job is another matter.
-fn shrunk_off(job: &Job, run: Option<Timestamp>, name: &SlurmNodeName) -> Option<String> {
+fn is_shrunk_off(job: &Job, run: Option<Timestamp>, name: &SlurmNodeName) -> Option<String> {
     if job.nodes.contains(name) || run != job.start {
         return None;
     }

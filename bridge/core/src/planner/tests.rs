@@ -175,6 +175,21 @@ fn what_others_reserved_is_not_taken_while_they_have_it() {
     }
 }
 
+/// A person's move has no end: any reservation of others that is to come would keep the node from counting as empty.
+#[test]
+fn a_person_is_told_of_others_reservation_at_once() {
+    let mut fleet = Fleet::new();
+    let maintenance = their_reservation("maintenance", 1, at(5000), at(6000));
+    fleet.slurm().reservations.insert("maintenance".into(), maintenance);
+    let asked = |i| {
+        fleet
+            .judge(|situation| requested(situation, &n(i), Domain::Kubernetes, "why", "eve", None))
+            .map(|one| one.node)
+    };
+    assert!(asked(1).unwrap_err().to_string().contains("reservation maintenance"));
+    assert_eq!(asked(2), Ok(n(2)));
+}
+
 #[test]
 fn a_reservation_is_placed_the_longest_limit_ahead() {
     let mut fleet = Fleet::new();

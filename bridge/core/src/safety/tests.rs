@@ -320,3 +320,21 @@ fn a_handover_that_waits_beyond_its_deadline_is_an_alarm() {
         case.now = case.current().deadline;
     }
 }
+
+/// Of a node that its scheduler does not show nobody sees a guard go: people are told, unless the whole scheduler is away.
+#[test]
+fn a_node_that_cannot_be_judged_is_an_alarm() {
+    type Row = (fn(&mut Case), &'static [&'static str]);
+    let rows: [Row; 4] = [
+        (|_| {}, &[]),
+        (|c| _ = c.slurm().nodes.shift_remove(&s(1)), &["unknown/n1/slurm"]),
+        (|c| _ = c.kubernetes().nodes.shift_remove(&k(1)), &["unknown/n1/kubernetes"]),
+        (|c| c.facts.slurm = Seen::unknown("timeout"), &[]),
+    ];
+    for (alter, expected) in rows {
+        let mut case = Case::of_kubernetes();
+        alter(&mut case);
+        let keys: Vec<String> = case.judge(alarms).into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, expected);
+    }
+}

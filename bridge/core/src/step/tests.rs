@@ -232,3 +232,19 @@ fn looks_from_before_time_ran_backwards_do_not_count() {
         }
     }
 }
+
+/// Caught by a quarantine in Returning, a handover notes no jobs: the quarantine does.
+#[test]
+fn a_quarantine_notes_the_jobs_that_its_handover_does_not() {
+    for (state, noted) in [(State::Returning, true), (State::Evicting, false)] {
+        let mut case = Case::to_slurm(state);
+        case.record.quarantine = Some("both open".into());
+        case.add_job(job(7, JobState::Running, &[1], at(3)));
+        let seen = case.judge(seen_in_quarantine);
+        let jobs = seen.map(|event| match event {
+            crate::event::Event::SeenInQuarantine { jobs, .. } => jobs.len(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(jobs, noted.then_some(1), "{state:?}");
+    }
+}
