@@ -220,7 +220,10 @@ impl Run {
         between: Option<Happening>,
         fate: Fate,
     ) -> Result<(), TestCaseError> {
+        let started = self.world.slurm_starts_work();
         self.world.pass_time();
+        // A left-over reservation that ends opens what it alone closed, with us or without.
+        self.found_open.slurm |= !started && self.world.slurm_starts_work() && !self.found_drained;
         let now = self.world.now;
         let mut facts = self.world.facts();
         if !slurm {
