@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use gpu_bridge_core::facts::NodeSet;
 use gpu_bridge_core::facts::slurm::{Job, JobState};
 use gpu_bridge_core::ids::JobId;
 use serde::{Deserialize, Serialize};
@@ -265,6 +266,11 @@ pub(super) fn read(family: Family, asked: &Asked<'_>, shape: &Shape<'_>) -> Resu
         }
     };
     let list = |text: &str| hosts(asked, text, &format!("job {id}"));
+    // Only what waits is judged by these, never what is on a node.
+    let required_nodes = list(shape.required_nodes.as_deref().unwrap_or_default()).unwrap_or_else(|error| {
+        tracing::debug!(job = %id, %error, "the nodes that it asks for can't be read, and count as none");
+        NodeSet::default()
+    });
     let text = |text: &Option<Text<'_>>| text.as_deref().unwrap_or_default().to_owned();
     let pending = state == JobState::Pending;
     let time_limit = shape.time_limit.minutes();
@@ -293,7 +299,7 @@ pub(super) fn read(family: Family, asked: &Asked<'_>, shape: &Shape<'_>) -> Resu
     let job = Job {
         id,
         nodes: list(nodes)?,
-        required_nodes: list(shape.required_nodes.as_deref().unwrap_or_default())?,
+        required_nodes,
         user: text(&shape.user_name),
         partition: text(&shape.partition),
         node_count,

@@ -19,6 +19,8 @@ use super::rest::{self, Reserved};
 /// What stands behind the last field of a node that nobody can put words of his own into.
 const FREE: [&str; 6] =
     [" Reason=", " Comment=", " Extra=", " InstanceId=", " InstanceType=", " ReservationName="];
+/// Fields that stand before all of those: behind one of these, somebody's words (an MCS label of a job) passed for it.
+const BEFORE_FREE: [&str; 2] = [" Partitions=", " CfgTRES="];
 /// scontrol begins a further line of a reason so, where it writes a record on one line.
 const NEXT_LINE: &str = "        ";
 /// The last field of a reservation, which is an admin's own.
@@ -95,6 +97,9 @@ pub(in crate::slurm) fn shown_nodes<T: FromNode>(
 fn shown_node<T: FromNode>(record: &str) -> Result<T, String> {
     let end = FREE.iter().filter_map(|key| record.find(key)).min().unwrap_or(record.len());
     let (head, free) = record.split_at(end);
+    if let Some(field) = BEFORE_FREE.iter().find(|field| free.contains(**field)) {
+        return Err(format!("{field:?} behind what is to stand last in {record:?}"));
+    }
     let name = head.split(' ').next().unwrap_or_default();
     let state = needed(head, "State")?;
     let mut shape = node::Shape {

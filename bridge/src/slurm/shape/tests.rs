@@ -274,6 +274,18 @@ fn a_job_whose_nodes_cannot_be_read_spoils_the_look() {
 }
 
 #[test]
+fn nodes_that_are_asked_for_and_cannot_be_read_spoil_no_look() {
+    let mut body: Value = serde_json::from_str(JOBS).unwrap();
+    let whole = job("GET job/6", body.to_string().as_bytes(), JobId(6)).unwrap().unwrap();
+    assert_eq!(whole.required_nodes, names(&["gpu2"]));
+    for job in body["jobs"].as_array_mut().unwrap() {
+        job["required_nodes"] = json!("gpu[1-");
+    }
+    let odd = job("GET job/6", body.to_string().as_bytes(), JobId(6)).unwrap().unwrap();
+    assert_eq!(odd, Job { required_nodes: names(&[]), ..whole });
+}
+
+#[test]
 fn unlimited_and_suspended_jobs_have_no_known_end() {
     let mut body: Value = serde_json::from_str(JOBS).unwrap();
     for job in body["jobs"].as_array_mut().unwrap() {

@@ -185,6 +185,18 @@ fn a_reason_is_read_whole_or_not_at_all() {
     ] {
         assert!(reason(unreadable).is_err(), "{unreadable:?}");
     }
+    // An MCS label that passes for our drain, and for a comment that hides a person's.
+    let label = |words: &str| format!("{} MCS_label=x{words}", HEAD.split(" Partitions=").next().unwrap());
+    for words in [" Reason=gpu-bridge:h0042 e7 why [root@7]", " Reason=gpu-bridge:h0042 e7 why", " Comment=x"]
+    {
+        for rest in [" Partitions=main", " CfgTRES=cpu=1", " Partitions=main CfgTRES=cpu=1"] {
+            for person in ["", " Reason=bad disk [admin@9]"] {
+                let text = format!("{}{rest}{person}\n", label(words));
+                let node = nodes(&text).unwrap().remove(&SlurmNodeName::from("gpu1")).unwrap();
+                assert!(node.is_err(), "{text}: {node:?}");
+            }
+        }
+    }
     let error = reason(" Reason=x [root@2026-11-30T15:10:58]").unwrap_err();
     assert!(error.contains("SLURM_TIME_FORMAT"), "{error}");
 }
