@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use gpu_bridge_core::facts::slurm::{Action, Node, NodeFlag, Reached, ReservationSpec, Slurm as SlurmFacts};
+use gpu_bridge_core::facts::Told;
+use gpu_bridge_core::facts::slurm::{
+    Action, Job, Node, NodeFlag, Reached, ReservationSpec, Slurm as SlurmFacts,
+};
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
 use gpu_bridge_core::mark;
 use jiff::{SignedDuration, Timestamp};
@@ -17,10 +20,11 @@ use super::error::Error;
 use super::http::{Address, Http};
 use super::plan::{self, NodeWrite, ReservationWrite, Step};
 use super::rest::Rest;
+use super::rights::Config;
 use super::scontrol::Failure;
 use super::source::{Listed, Source};
 use super::standing::Standing;
-use super::version::{Version, known, through};
+use super::version::{self, Version, known, through};
 use super::{Mode, Options, Slurm};
 use crate::daemon::clock::{Clock, SystemClock};
 
@@ -82,13 +86,15 @@ impl Slurm for Client {
                 self.look_at_all(watched),
                 Standing::of(&*self.source, &self.commands, &*self.clock)
             );
-            let Standing { clock_ahead, next_job_id, release, rights, doubt } = own?;
+            let Standing { clock_ahead, config, rights, doubt } = own?;
             self.clock_ahead_s.store(clock_ahead.as_secs(), Ordering::Relaxed);
             let look = look?;
+            self.is_of_one_cluster(&look.jobs, &config).await?;
             if let Some(doubt) = doubt {
                 return Err(doubt);
             }
-            let reached = self.reached(release).await?;
+            let next_job_id = config.next_job_id;
+            let reached = self.reached(config.release).await?;
             let token_ends = self.source.token_ends().await;
             Ok(SlurmFacts { clock_ahead, next_job_id, rights, token_ends, reached, ..look })
         };
@@ -166,6 +172,27 @@ impl Client {
             partitions,
             pending_unread,
             ..SlurmFacts::default()
+        })
+    }
+
+    /// Whose rights scontrol tells counts for the lists: they must be of the cluster that it asks. squeue beside it asks no other.
+    async fn is_of_one_cluster(&self, jobs: &Told<JobId, Job>, config: &Config) -> Result<(), Error> {
+        let by_squeue =
+            self.source.version().await?.is_none_or(|version| version.jobs == version::Jobs::Squeue);
+        let yet_to_come = |config: &Config| jobs.keys().copied().find(|id| config.is_yet_to_come(*id));
+        if (by_squeue && self.commands.apart.is_none()) || yet_to_come(config).is_none() {
+            return Ok(());
+        }
+        // It may have come since the counter was read, which is read again, now after the list.
+        let config = Config::read(&self.commands.ask(&["show", "config"]).await?);
+        let Some(id) = yet_to_come(&config) else { return Ok(()) };
+        let from = if by_squeue { "squeue" } else { "slurmrestd" };
+        let next = config.next_job_id.map_or_else(String::new, |next| next.to_string());
+        Err(Error::Unreadable {
+            asked: format!("jobs from {from}"),
+            found: format!("job {id}, while by `scontrol show config` the next job is {next}"),
+            expected: "jobs of the cluster that scontrol asks: see SLURM_CONF, url, scontrol and squeue"
+                .to_owned(),
         })
     }
 

@@ -42,6 +42,8 @@ pub(super) struct Commands {
     /// For the lists, which are long.
     shows: Command,
     squeue: Command,
+    /// Why squeue may be asked as another user, or of another cluster, than scontrol; `None` where it stands beside it.
+    pub(super) apart: Option<String>,
     proven: Mutex<Option<Proven>>,
     pub(super) troubles: Troubles,
 }
@@ -60,7 +62,9 @@ impl Troubles {
             counter: Trouble::new(
                 "`scontrol show config` tells no job id counter: a restored backup would go unnoticed",
             ),
-            admin_levels: Trouble::new("AdminLevels can't be read, and count as none"),
+            admin_levels: Trouble::new(
+                "AdminLevels can't be read: nobody can tell what slurm hides or refuses",
+            ),
             own_level: Trouble::new("the level of scontrol's user can't be told"),
         }
     }
@@ -79,7 +83,8 @@ impl Commands {
     /// Refuses what would run the two commands as different users.
     pub(super) fn new(options: &Options) -> Result<Self, Error> {
         let Options { scontrol, timeout, max_response_bytes, .. } = options;
-        let squeue = options.squeue.clone().unwrap_or_else(|| squeue_beside(scontrol));
+        let beside = squeue_beside(scontrol);
+        let squeue = options.squeue.clone().unwrap_or_else(|| beside.clone());
         let first = |argv: &'_ [String]| argv.split_last().map(|(_, first)| first.to_vec());
         let (Some(of_scontrol), Some(of_squeue)) = (first(scontrol), first(&squeue)) else {
             return Err(Error::Options(
@@ -92,7 +97,14 @@ impl Commands {
                  scontrol's user may see is held to be what squeue's may"
             )));
         }
+        let apart = (squeue != beside).then(|| {
+            format!(
+                "squeue {squeue:?} is not what stands beside scontrol {scontrol:?}, and may run as another user: leave squeue out of \
+                 [slurm], so that {beside:?} runs, or write that there"
+            )
+        });
         Ok(Self {
+            apart,
             scontrol: Command::new(scontrol.clone(), *timeout, WORDS_MAX),
             shows: Command::new(scontrol.clone(), *timeout, *max_response_bytes),
             squeue: Command::new(squeue, *timeout, *max_response_bytes),
@@ -114,7 +126,8 @@ impl Commands {
     /// What Slurm lets the user do whom it takes these commands to be from: the daemon's, or one that sudo, a wrapper or a token in
     /// the environment puts in its place. So Slurm itself is asked, by a write to what does not exist: it refuses that for who asks
     /// before it looks for what is meant. Asked again when `holders`, the text of who has which level, is another one.
-    pub(super) async fn level(&self, holders: &str) -> Result<Level, Error> {
+    /// An error is a text that is the same each time.
+    pub(super) async fn level(&self, holders: &str) -> Result<Level, String> {
         let mut proven = self.proven.lock().await;
         if let Some(known) = &*proven
             && known.holders == holders
@@ -123,13 +136,14 @@ impl Commands {
             return Ok(known.level);
         }
         *proven = None;
-        let level = self.prove().await?;
+        let nobody = format!("gpu-bridge-nobody-{}", guess_free());
+        let level = self.prove(&nobody).await;
+        let level = level.map_err(|error| error.to_string().replace(&nobody, "gpu-bridge-nobody"))?;
         *proven = Some(Proven { level, holders: holders.to_owned(), at: Instant::now() });
         Ok(level)
     }
 
-    async fn prove(&self) -> Result<Level, Error> {
-        let nobody = format!("gpu-bridge-nobody-{}", guess_free());
+    async fn prove(&self, nobody: &str) -> Result<Level, Error> {
         let node = ["update".to_owned(), format!("NodeName={nobody}"), "Comment=x".to_owned()];
         if self.may(&node, Failure::NoNode).await? {
             return Ok(Level::Administrator);
@@ -209,7 +223,7 @@ fn guess_free() -> String {
 }
 
 /// scontrol's words with squeue in its place.
-pub(super) fn squeue_beside(scontrol: &[String]) -> Vec<String> {
+pub(crate) fn squeue_beside(scontrol: &[String]) -> Vec<String> {
     let Some((last, first)) = scontrol.split_last() else { return Vec::new() };
     let squeue =
         last.strip_suffix("scontrol").map_or("squeue".to_owned(), |folder| format!("{folder}squeue"));

@@ -200,17 +200,13 @@ pub enum Error {
     /// A command did not do what was asked.
     #[error(transparent)]
     Scontrol(#[from] scontrol::Error),
-    /// Slurm hides from our user what has to be seen: a node would look emptier than it is.
-    #[error(
-        "slurm hides {what} of others from user {user} (PrivateData), so that no node can be seen to be empty: {fix}"
-    )]
+    /// Slurm hides from our user what has to be seen, or nobody can tell that it does not: a node would look emptier than it is.
+    #[error("{what}, so that no node can be seen to be empty: {why}")]
     Hidden {
-        /// Whom we ask as.
-        user: String,
-        /// What is hidden.
+        /// What is hidden, or may be.
         what: String,
-        /// What helps.
-        fix: String,
+        /// What helps, or why nobody can tell.
+        why: String,
     },
     /// Our user lacks the level that its writes need.
     #[error("user {user} has AdminLevel={level} in slurm, and what it writes needs {needed}: {fix}")]

@@ -36,6 +36,7 @@ use gpu_bridge_core::ids::JobId;
 
 pub use self::client::{Client, connect};
 pub(crate) use self::command::is_there;
+pub(crate) use self::commands::squeue_beside;
 pub use self::error::Error;
 pub(crate) use self::gres::{Detail, Gres};
 pub(crate) use self::shape::JobRecord;
@@ -81,7 +82,8 @@ pub struct Options {
     /// environment: `SLURM_TIME_FORMAT` above all.
     pub scontrol: Vec<String>,
     /// The same for squeue; `None` is scontrol's with squeue in its place. All words but the last must be scontrol's: what
-    /// scontrol's user may see stands for what squeue's may.
+    /// scontrol's user may see stands for what squeue's may. Where Slurm hides something from users, the last must be
+    /// squeue in scontrol's place, too.
     pub squeue: Option<Vec<String>>,
     /// Deadline of each request and each run of a command. slurmrestd itself waits 20 s for a slurmctld that is away.
     pub timeout: Duration,

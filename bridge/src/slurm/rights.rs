@@ -65,7 +65,12 @@ pub(super) struct Config {
     slurm_user: Option<(String, u32)>,
     /// Is there a slurmdbd, so that users have an AdminLevel?
     database: bool,
+    /// From FirstJobId to MaxJobId: job ids begin anew after it.
+    ids: Option<u32>,
 }
+
+/// Above so many bits of a job id a federation writes which cluster the job came from.
+const CLUSTER_BITS_FROM: u32 = 26;
 
 /// What nobody may hide from us: a node would look emptier than it is.
 const NEEDED: [&str; 3] = ["jobs", "nodes", "reservations"];
@@ -78,6 +83,7 @@ impl Config {
             fields.find(|(name, _)| name.trim() == wanted).map(|(_, value)| value.trim())
         };
         let words = |list: &str| list.split(',').map(|word| word.trim().to_ascii_lowercase()).collect();
+        let id = |name| value(name).and_then(|id| id.parse::<u32>().ok());
         let storage = value("AccountingStorageType").unwrap_or_default();
         let as_of = text.lines().next().and_then(|line| line.strip_prefix("Configuration data as of "));
         Self {
@@ -87,7 +93,16 @@ impl Config {
             private: value("PrivateData").map(words),
             slurm_user: value("SlurmUser").and_then(person),
             database: storage.ends_with("/slurmdbd"),
+            ids: id("MaxJobId").zip(id("FirstJobId")).and_then(|(max, first)| max.checked_sub(first)),
         }
+    }
+
+    /// Has slurmctld not given this job id to any job yet? One that is far beyond the counter is of the round before, after
+    /// which ids began anew: it counts as given, as does any where the counter or its range is not known.
+    pub(super) fn is_yet_to_come(&self, id: JobId) -> bool {
+        let (Some(JobId(next)), Some(ids)) = (self.next_job_id, self.ids) else { return false };
+        let one_cluster = id.0 >> CLUSTER_BITS_FROM == next >> CLUSTER_BITS_FROM;
+        one_cluster && id.0.checked_sub(next).is_some_and(|beyond| beyond < ids / 4)
     }
 
     /// How far slurmctld's clock is ahead of ours (negative: behind), where we asked and were answered at these instants: no
@@ -255,6 +270,34 @@ mod tests {
             assert_eq!(of(unread).next_job_id, None, "{unread:?}");
         }
         assert_eq!(Config::read("MinJobAge = 300 sec\n").next_job_id, None);
+    }
+
+    #[test]
+    fn a_job_id_that_is_yet_to_come_is_of_another_cluster() {
+        let of = |next: u32, max: u32| {
+            Config::read(&format!(
+                "FirstJobId              = 1\nMaxJobId                = {max}\nNEXT_JOB_ID             = {next}\n"
+            ))
+        };
+        let max = 67_043_328;
+        for (next, id, yet) in [
+            (100, 99, false),
+            (100, 100, true),
+            (100, 5_000_000, true),
+            // Ids began anew: these jobs are of the round before.
+            (100, max - 1, false),
+            (100, max / 2, false),
+            // A federation's cluster 2 sent it to cluster 1.
+            ((1 << 26) + 60_000_000, (2 << 26) + 5, false),
+            ((1 << 26) + 100, (1 << 26) + 200, true),
+        ] {
+            assert_eq!(of(next, max).is_yet_to_come(JobId(id)), yet, "{next} {id}");
+        }
+        assert!(!of(5, 1_000).is_yet_to_come(JobId(990)));
+        // Not known: not judged.
+        for config in ["NEXT_JOB_ID = 5\n", "FirstJobId = 1\nMaxJobId = 1000\n", ""] {
+            assert!(!Config::read(config).is_yet_to_come(JobId(7)), "{config:?}");
+        }
     }
 
     #[test]

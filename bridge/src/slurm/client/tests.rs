@@ -114,7 +114,9 @@ impl World {
         std::fs::write(&token_file, "token").unwrap();
         // Nobody hides anything; what is written is kept.
         let script = format!(
-            "{MAY_ALL}; [ \"$2\" = config ] && exec printf 'PrivateData = none\\nSlurmUser = slurm(64030)\\n'; printf '%s\\n' \"$@\" >> {}",
+            "{MAY_ALL}; [ \"$2\" = config ] && {{ printf 'PrivateData = none\\nSlurmUser = slurm(64030)\\n'; cat {} 2>/dev/null; \
+             exit 0; }}; printf '%s\\n' \"$@\" >> {}",
+            folder.path().join("config").display(),
             folder.path().join("scontrol").display()
         );
         let (scontrol, squeue) = scripts(&script, &shows(&format!("{release}/jobs.txt"), folder.path()));
@@ -345,18 +347,19 @@ async fn what_slurm_lets_the_commands_do_is_asked_of_slurm() {
     enum Look {
         Good,
         Told(&'static str),
-        Hidden,
+        Hidden(&'static str),
     }
     for (private, node, reservation, expected) in [
         ("none", NO_NODE, "", Look::Good),
         ("none", NOBODY, NO_RESERVATION, Look::Told("AdminLevel=Operator")),
         ("none", NOBODY, NOBODY, Look::Told("AdminLevel=None")),
-        ("none", AWAY, "", Look::Good),
+        ("none", AWAY, "", Look::Told("write can't be told: ")),
         ("jobs", NO_NODE, "", Look::Good),
         ("jobs", NOBODY, NO_RESERVATION, Look::Told("AdminLevel=Operator")),
-        ("jobs", NOBODY, NOBODY, Look::Hidden),
-        ("jobs", AWAY, "", Look::Hidden),
-        ("nodes", NOBODY, AWAY, Look::Hidden),
+        ("jobs", NOBODY, NOBODY, Look::Hidden("slurm hides jobs of others")),
+        // Whether it does, nobody knows: no advice to set a level that may be there.
+        ("jobs", AWAY, "", Look::Hidden("whether slurm hides jobs of others")),
+        ("nodes", NOBODY, AWAY, Look::Hidden("whether slurm hides nodes of others")),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let asked = folder.path().join("asked");
@@ -378,13 +381,95 @@ async fn what_slurm_lets_the_commands_do_is_asked_of_slurm() {
                     let rights = look.rights.unwrap_or_default();
                     assert!(rights.starts_with("GB0330") && rights.contains(words), "{rights}");
                 }
-                (Look::Hidden, Err(Error::Hidden { .. })) => {}
+                (Look::Hidden(words), Err(error @ Error::Hidden { .. })) => {
+                    let text = error.to_string();
+                    assert!(text.starts_with(words), "{text}");
+                    let advises = text.contains("only root and slurm have rights");
+                    assert_eq!(advises, [node, reservation] == [NOBODY; 2], "{text}");
+                    // An alarm's text: what is another one each time would be raised each time.
+                    assert!(!text.contains("gpu-bridge-nobody-"), "{text}");
+                }
                 (_, look) => panic!("{private} {node} {reservation}: {look:?}"),
             }
         }
         // Slurm's answer counts for a while; where there was none, it is asked again.
         let times = std::fs::read_to_string(&asked).unwrap().lines().count();
         assert_eq!(times, if [node, reservation].contains(&AWAY) { 2 } else { 1 }, "{private} {node}");
+    }
+}
+
+/// squeue as another program than the one beside scontrol, of which this is what its configuration tells.
+fn with_squeue_apart(config: &str, folder: &Path) -> Options {
+    let scontrol = format!(r#"case "$*" in *config) {config};; *) {};; esac"#, good_scontrol());
+    let (scontrol, squeue) = scripts(&scontrol, &shows("24.11/jobs.txt", folder));
+    // One script still, by a name that is not scontrol's with squeue in its place.
+    let by_path = |mut argv: Vec<String>, name: &str| {
+        argv[2] = argv[2].replace("$0 = squeue", "$0 = /b/squeue");
+        name.clone_into(&mut argv[3]);
+        argv
+    };
+    cli((by_path(scontrol, "/a/scontrol"), squeue.map(|argv| by_path(argv, "/b/squeue"))))
+}
+
+/// The two may be of two users, whatever their words say: scontrol a script with sudo in it, squeue none.
+#[tokio::test]
+async fn scontrols_proof_counts_for_no_other_squeue_than_the_one_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |private| {
+        let config = format!(r"printf 'PrivateData = {private}\nSlurmUser = slurm(64030)\n'");
+        connect(with_squeue_apart(&config, folder.path())).unwrap()
+    };
+    assert!(of("accounts,usage").look(&[]).await.is_ok());
+    let error = of("jobs,usage").look(&[]).await.unwrap_err();
+    assert!(matches!(&error, Error::Hidden { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("leave squeue out of [slurm]") && text.contains("/a/squeue"), "{text}");
+}
+
+#[tokio::test]
+async fn a_configuration_that_cannot_be_read_is_told_as_the_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = connect(with_squeue_apart("echo 'no such luck' >&2; exit 1", folder.path())).unwrap();
+    let error = client.look(&[]).await.unwrap_err();
+    assert!(matches!(&error, Error::Hidden { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("can't be told") && text.ends_with("no such luck"), "{text}");
+    assert!(!text.contains("adminlevel") && !text.contains("root and SlurmUser"), "{text}");
+}
+
+#[tokio::test]
+async fn jobs_that_are_yet_to_come_are_of_another_cluster() {
+    let config = |next: &str| {
+        format!(
+            r"printf 'PrivateData = none\nFirstJobId = 1\nMaxJobId = 67043328\nNEXT_JOB_ID = %s\n' {next}"
+        )
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let asked = folder.path().join("asked");
+    // Jobs come and the counter moves on while we look.
+    let later = format!("$(if [ -e {0} ]; then echo 1000; else touch {0}; echo 5; fi)", asked.display());
+    for (next, good) in [("5", false), ("1000", true), (later.as_str(), true)] {
+        let client = connect(with_squeue_apart(&config(next), folder.path())).unwrap();
+        match client.look(&[]).await {
+            Ok(_) => assert!(good, "{next}"),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(!good && error.code() == "GB0307" && text.contains("jobs of the cluster"), "{text}");
+            }
+        }
+    }
+    assert!(asked.exists());
+    // slurmrestd may be of another cluster, too; squeue beside scontrol can't be.
+    for (version, good) in [("v0.0.42", false), ("v0.0.40", true)] {
+        let world = World::of("24.11", &[version]).await;
+        let more = |next: u32| {
+            let text = format!("FirstJobId = 1\nMaxJobId = 67043328\nNEXT_JOB_ID = {next}\n");
+            std::fs::write(world.folder.path().join("config"), text).unwrap();
+        };
+        more(1000);
+        assert_eq!(world.client.look(&[]).await.unwrap().next_job_id, Some(JobId(1000)));
+        more(5);
+        assert_eq!(world.client.look(&[]).await.is_ok(), good, "{version}");
     }
 }
 
