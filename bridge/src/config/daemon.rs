@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::problem::{Code, Place};
+use super::problem::{Code, Place, Problem};
 use super::reader::{Files, Table, Value, closest};
 use crate::slurm::{self, TokenSource};
 
@@ -58,6 +58,28 @@ pub struct Slurm {
     pub timeout: Duration,
     /// Where it is configured.
     pub place: Place,
+}
+
+impl Slurm {
+    /// With `mode = "cli"`: scontrol or squeue behind sudo and the like that is not here, by its path. A warning, since what it
+    /// stands behind may run it elsewhere.
+    pub(super) fn command_doubts(&self) -> Vec<Problem> {
+        if !matches!(self.endpoint, SlurmEndpoint::Commands) {
+            return Vec::new();
+        }
+        let squeue = self.squeue.clone().unwrap_or_else(|| slurm::squeue_beside(&self.scontrol));
+        let doubt = |(key, argv): (&str, &[String])| {
+            let [first, .., last] = argv else { return None };
+            if !last.contains('/') || slurm::is_there(last) {
+                return None;
+            }
+            let place = Place { field: format!("slurm.{key}"), ..self.place.clone() };
+            let expected = format!("a command that can be run here, unless {first} runs it elsewhere");
+            let advice = "install Slurm's commands here, or correct the path".to_owned();
+            Some(place.problem(Code::MissingFile, format!("no program {last}"), expected, advice))
+        };
+        [("scontrol", &*self.scontrol), ("squeue", &*squeue)].into_iter().filter_map(doubt).collect()
+    }
 }
 
 /// `[kubernetes]`.
@@ -126,7 +148,10 @@ pub(super) fn slurm(root: &Table<'_>) -> Option<Slurm> {
     let timeout = or(table.get("timeout"), |value| value.span(REQUEST_TIMEOUTS), || Duration::from_secs(30));
     if matches!(endpoint, Some(SlurmEndpoint::Commands)) && table.document.files == Files::MustExist {
         must_be_there(&table, "scontrol", scontrol.as_deref());
-        must_be_there(&table, "squeue", squeue.as_ref().and_then(Option::as_deref));
+        // Behind sudo and the like both begin with the same program.
+        let beside = scontrol.as_deref().filter(|argv| argv.len() == 1).map(slurm::squeue_beside);
+        let squeue = squeue.as_ref().and_then(|given| given.as_ref().or(beside.as_ref()));
+        must_be_there(&table, "squeue", squeue.map(Vec::as_slice));
     }
     let place = table.place();
     table.finish();

@@ -57,7 +57,7 @@ pub struct Config {
 
 impl Config {
     /// What is no problem, and what a person should look at all the same, as things stand at `now`: a token that Slurm will
-    /// hardly take, windows that are over.
+    /// hardly take, commands that are not here, windows that are over.
     pub fn warnings(&self, now: Timestamp) -> Vec<Problem> {
         let doubt = self.slurm.token.as_ref().and_then(|source| slurm::doubt_token(source, now));
         let token = doubt.map(|found| {
@@ -66,7 +66,12 @@ impl Config {
             let place = Place { field: "slurm.token_file".to_owned(), ..self.slurm.place.clone() };
             place.problem(Code::MissingFile, found, expected, advice)
         });
-        token.into_iter().chain(calendar::over((&self.calendar, &self.window_places), now)).collect()
+        let commands = self.slurm.command_doubts();
+        token
+            .into_iter()
+            .chain(commands)
+            .chain(calendar::over((&self.calendar, &self.window_places), now))
+            .collect()
     }
 }
 

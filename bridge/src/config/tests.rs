@@ -599,12 +599,36 @@ fn where_no_token_can_come_from_is_named() {
         text.join("\n").replacen("[slurm]", &format!("[slurm]\nmode = \"cli\"\n{commands}"), 1)
     };
     assert_eq!(trouble(&alone("scontrol = [\"sh\"]\nsqueue = [\"sh\"]")), None);
+    // The squeue beside it is what runs where none is given.
+    let beside = folder.path().join("scontrol");
+    std::os::unix::fs::symlink("/bin/sh", &beside).unwrap();
+    let lonely = format!("scontrol = [{beside:?}]");
     for (commands, field) in [
+        (lonely.as_str(), "slurm.squeue"),
         ("scontrol = [\"no-scontrol\"]\nsqueue = [\"sh\"]", "slurm.scontrol"),
         ("scontrol = [\"sh\"]\nsqueue = [\"/no/squeue\"]", "slurm.squeue"),
     ] {
         let found = trouble(&alone(commands));
         assert!(found.is_some_and(|(at, told)| at == field && told.contains("no program")), "{commands}");
+    }
+    std::os::unix::fs::symlink("/bin/sh", folder.path().join("squeue")).unwrap();
+    assert_eq!(trouble(&alone(&lonely)), None);
+    // What stands behind another program is looked at, too; that one may run it elsewhere.
+    let path = folder.path().display();
+    for (commands, warned) in [
+        ("scontrol = [\"env\", \"/no/scontrol\"]".to_owned(), &["slurm.scontrol", "slurm.squeue"][..]),
+        (
+            format!("scontrol = [\"env\", \"{path}/scontrol\"]\nsqueue = [\"env\", \"/no/squeue\"]"),
+            &["slurm.squeue"],
+        ),
+        (format!("scontrol = [\"env\", \"{path}/scontrol\"]"), &[]),
+        ("scontrol = [\"env\", \"scontrol\"]".to_owned(), &[]),
+        (lonely.clone(), &[]),
+    ] {
+        fs::write(&file, alone(&commands)).unwrap();
+        let warnings = check(&file).unwrap().warnings(Timestamp::UNIX_EPOCH);
+        let fields: Vec<&str> = warnings.iter().map(|one| one.field.as_str()).collect();
+        assert_eq!(fields, warned, "{commands}");
     }
     fs::write(folder.path().join("key"), "").unwrap();
     let found = trouble(&text.replacen("token_file = \"slurm.jwt\"", "jwt_key_file = \"key\"", 1));
