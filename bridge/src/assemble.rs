@@ -18,7 +18,7 @@ use crate::daemon::journal::{self, Journal};
 use crate::daemon::{self, Stop};
 use crate::kubernetes::{self, GpuResources, client, manifests::ManifestOptions};
 use crate::policy::{self, Grants, LoadOptions};
-use crate::{api, slurm};
+use crate::{api, slurm, store};
 
 /// systemd is told that we live this often; its limit in the unit is longer.
 const WATCHDOG_PERIOD: Duration = Duration::from_secs(10);
@@ -268,10 +268,17 @@ pub async fn engine(config: Config) -> Result<Engine<crate::ledger::FileDisk>, E
     let at = |source| Error::Journal { path: path.clone(), source };
     let (journal, opening) = Journal::open(&path, parts.clock.now()).map_err(at)?;
     if let Some(torn) = opening.replay.torn {
-        tracing::warn!("{torn}; it was dropped, nothing acknowledged is lost");
+        tracing::warn!("{torn}; it was dropped");
     }
-    if let Some(reason) = &opening.rebuilt {
-        tracing::warn!(%reason, "the store was rebuilt from the ledger");
+    match &opening.rebuilt {
+        // The store follows the ledger: what it has more was acknowledged, and acted on.
+        Some(reason @ store::Reason::Ahead { .. }) => tracing::error!(
+            %reason,
+            "lines of the ledger are lost. What they told of is believed by our marks alone; nodes whose marks are newer than \
+             the ledger go into quarantine. The store was rebuilt"
+        ),
+        Some(reason) => tracing::warn!(%reason, "the store was rebuilt from the ledger"),
+        None => {}
     }
     Engine::begin(parts, journal).map_err(at)
 }

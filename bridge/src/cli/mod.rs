@@ -465,7 +465,7 @@ fn ledger_command(command: LedgerCmd, output: Output) -> anyhow::Result<ExitCode
         LedgerCmd::Verify { at } => {
             let report = ledger::verify(&ledger::path_in(&at.state_dir))?;
             print(output, &report, ToString::to_string)?;
-            if report.broken.is_some() {
+            if report.code.is_some() {
                 return Ok(ExitCode::FAILURE);
             }
         }

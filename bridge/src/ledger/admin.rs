@@ -30,7 +30,7 @@ pub struct Report {
     pub torn: Option<Torn>,
     /// Where the chain breaks, if it does.
     pub broken: Option<Broken>,
-    /// The error's code, where the chain breaks.
+    /// The error's code, where the chain breaks or there is none.
     pub code: Option<&'static str>,
 }
 
@@ -41,10 +41,13 @@ impl fmt::Display for Report {
             write!(f, "; {torn}")?;
         }
         match &self.broken {
-            None if self.last == Seq(0) => f.write_str(
-                ": EMPTY, there is no chain. A daemon that starts on it begins a new one, and knows of no node that is ours",
+            None if self.last == Seq(0) => write!(
+                f,
+                ": EMPTY, there is no chain. A daemon that starts on it begins a new one, and knows of no node that is ours  [{}]",
+                Broken::CODE
             ),
             None => f.write_str(": the chain holds"),
+
             Some(broken) => write!(f, ": BROKEN, {broken}  [{}]", Broken::CODE),
         }
     }
@@ -77,7 +80,7 @@ pub fn verify(path: &Path) -> Result<Report, Error> {
         (report.last, report.hash, report.bytes) = (walk.seq, walk.hash, walk.offset);
     }
     report.torn = walk.torn;
-    report.code = report.broken.as_ref().map(|_| Broken::CODE);
+    report.code = (report.broken.is_some() || report.last == Seq(0)).then_some(Broken::CODE);
     Ok(report)
 }
 

@@ -3,8 +3,8 @@
 //! Decides whether each line is the right successor of the one before it, and whether what stands at the end is a
 //! torn write (dropped: it was never acknowledged) or damage (refused). Knows nothing of writing.
 //!
-//! Torn is only what a write that was cut off can leave: a last line without a newline, or a last line that is not
-//! framed at all. A last line that is whole but fails its sum was altered after it was written: damage.
+//! Torn is only what a write that was cut off can leave: a last line without a newline. A last line with one was whole once,
+//! and perhaps acknowledged: where it can't be read, or fails its sum, it was altered after it was written: damage.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
@@ -110,7 +110,8 @@ impl<R: ReadAt> Walk<R> {
             |found: String, expected: String| Error::Broken(Broken { line: seq.0, offset, found, expected });
         let whole = self.line.strip_suffix(b"\n");
         let Some(frame) = whole.and_then(Frame::split) else {
-            if self.input.fill_buf().map_err(reading)?.is_empty() {
+            let at_end = self.input.fill_buf().map_err(reading)?.is_empty();
+            if at_end && whole.is_none() {
                 self.torn = Some(Torn { line: seq.0, offset, bytes: read as u64 });
                 return Ok(None);
             }
@@ -118,7 +119,7 @@ impl<R: ReadAt> Walk<R> {
                 Some(line) => excerpt(line),
                 None => format!("more than {limit} bytes without a newline"),
             };
-            return Err(broken(found, "a ledger line, with more behind it".to_owned()));
+            return Err(broken(found, "a ledger line".to_owned()));
         };
         let hash = frame.hash().map_err(|bad| {
             broken(

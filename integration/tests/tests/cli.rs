@@ -298,7 +298,8 @@ async fn an_empty_ledger_is_called_empty() -> anyhow::Result<()> {
     std::fs::write(gpu_bridge::ledger::path_in(folder.path()), "")?;
     let output = run(&["ledger", "verify", "--state-dir", &folder.path().to_string_lossy()]).await?;
     let told = String::from_utf8(output.stdout)?;
-    ensure!(told.contains("EMPTY") && !told.contains("holds"), "{told}");
+    ensure!(told.contains("EMPTY") && !told.contains("holds") && told.contains("GB0201"), "{told}");
+    ensure!(output.status.code() == Some(1), "a nightly check must notice: {}", output.status);
     Ok(())
 }
 

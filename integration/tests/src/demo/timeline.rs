@@ -120,7 +120,9 @@ fn step_words(event: &handover::Event, to: Domain) -> Option<String> {
         E::Permitted(evidence) => format!("{} is closed and empty, so {to} may open", evidence.domain),
         E::Opened => format!("OPEN for {to}"),
         E::ClosingStarted => "closing to Kubernetes".to_owned(),
-        E::Closed { .. } => "closed: a binding was tried and refused; pods are asked to go".to_owned(),
+        E::Closed { .. } => {
+            "closed: a binding was tried and refused; what runs there is waited for".to_owned()
+        }
         E::HoldersGone { .. } => "no GPU holder left".to_owned(),
         E::NodeReplaced { .. } => "another Node under the same name: closing starts again".to_owned(),
         E::RollBack { why } => format!("rolls back: {why}"),
