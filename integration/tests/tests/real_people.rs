@@ -65,7 +65,9 @@ async fn nodes_open_on_both_sides_are_adopted_and_released_as_found() -> anyhow:
     let adopted = daemon.cli_raw(&["adopt", "gpu[1-4]", "--yes"]).await?;
     ensure!(adopted.status.code() == Some(1), "gpu4 is refused");
     let answer: serde_json::Value = serde_json::from_slice(&adopted.stdout)?;
-    let refusal = answer["nodes"][3]["adoption"]["Err"].to_string();
+    let denied = &answer["nodes"][3]["denied"];
+    ensure!(denied["code"] == "GB0621", "{answer}");
+    let refusal = denied["message"].to_string();
     ensure!(refusal.contains("on-gpu4") && refusal.contains(&format!("job {}", jobs[1])), "{answer}");
     for (node, owner) in [("gpu1", Slurm), ("gpu2", Slurm), ("gpu3", Kubernetes)] {
         daemon.arrives(node, owner).await?;
