@@ -37,11 +37,13 @@ async fn without_slurmrestd_on_24_11_a_node_goes_to_kubernetes_and_comes_back() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "heavy: the port's suite runs by the commands on this release in any case"]
 async fn without_slurmrestd_on_22_05_a_node_goes_to_kubernetes_and_comes_back() -> anyhow::Result<()> {
     there_and_back(Release::V22_05, Mode::Cli).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "heavy: the port's suite runs by the commands on this release in any case"]
 async fn without_slurmrestd_on_26_05_a_node_goes_to_kubernetes_and_comes_back() -> anyhow::Result<()> {
     there_and_back(Release::V26_05, Mode::Cli).await
 }
