@@ -26,8 +26,22 @@ pub struct Import {
     pub highest_epoch: Option<Epoch>,
 }
 
-/// Does this look show the node on both sides, so that its marks can be read?
-pub fn is_shown(node: &Node, facts: &Facts) -> bool {
+/// Of these nodes, those that a later look must show: nodes that are nobody's by the ledger, and that this one does not show
+/// on both sides.
+pub fn unread(site: &Site, book: &Book, facts: &Facts, of: &BTreeSet<NodeName>) -> BTreeSet<NodeName> {
+    let waits = |name: &&NodeName| {
+        let unmanaged = book.record(name).management == Management::Unmanaged;
+        site.nodes.get(*name).is_some_and(|node| unmanaged && !is_shown(node, facts))
+    };
+    of.iter().filter(waits).cloned().collect()
+}
+
+/// Does this look show one of these nodes on both sides?
+pub fn shows_any(site: &Site, facts: &Facts, of: &BTreeSet<NodeName>) -> bool {
+    of.iter().filter_map(|name| site.nodes.get(name)).any(|node| is_shown(node, facts))
+}
+
+fn is_shown(node: &Node, facts: &Facts) -> bool {
     gate::slurm::find(&facts.slurm, &node.slurm).is_ok()
         && gate::kubernetes::find(&facts.kubernetes, &node.kubernetes).is_ok()
 }
@@ -43,7 +57,9 @@ pub fn import(site: &Site, book: &Book, facts: &Facts, of: &BTreeSet<NodeName>) 
     for node in site.nodes.values() {
         let marks = marks_of(node, facts);
         highest = highest.max(marks.slurm).max(marks.kubernetes);
-        import.highest_epoch = import.highest_epoch.max(marks.epoch);
+        if of.contains(&node.name) {
+            import.highest_epoch = import.highest_epoch.max(marks.epoch);
+        }
         // What the ledger tells of a node is believed before its marks are, unless they are newer ([`doubts`]).
         if book.record(&node.name).management == Management::Unmanaged
             && of.contains(&node.name)
@@ -191,18 +207,22 @@ mod tests {
         case.slurm().unreadable_nodes.insert(s(1), "two states at once".into());
         let first = import(&case.site, &Book::default(), &case.facts, &unread).unwrap();
         assert!(!first.events.iter().any(|event| event.about().node == Some(&n(1))), "{first:?}");
-        unread.retain(|name| !is_shown(&case.site.nodes[name], &case.facts));
+        unread = super::unread(&case.site, &Book::default(), &case.facts, &unread);
         assert_eq!(unread, [n(1)].into());
+        assert!(!shows_any(&case.site, &case.facts, &unread));
         case.slurm().unreadable_nodes.clear();
         case.slurm().nodes.insert(s(1), node);
+        assert!(shows_any(&case.site, &case.facts, &unread));
         let later = import(&case.site, &Book::default(), &case.facts, &unread).unwrap();
         let owner = later.events.iter().find_map(|event| match event {
             Event::Imported { node, owner, .. } if *node == n(1) => Some(*owner),
             _ => None,
         });
         assert_eq!(owner, Some(Domain::Kubernetes), "{later:?}");
+        // Marks of the other nodes, ours of this epoch among them, say nothing of those that are read now.
         let nobody = import(&case.site, &Book::default(), &case.facts, &BTreeSet::new()).unwrap();
         assert!(!nobody.events.iter().any(|event| matches!(event, Event::Imported { .. })), "{nobody:?}");
+        assert_eq!((first.highest_epoch, nobody.highest_epoch), (Some(Epoch(1)), None));
     }
 
     #[test]

@@ -212,13 +212,12 @@ pub fn requested(
     arbiter::check(situation.site, &census, from, &pool.name, true)?;
     let requester = Requester::Person { user: user.to_owned() };
     let now = situation.now;
-    let mut held = gate::slurm::foreign_reservations(situation.index, &node.slurm, None, now);
-    if let (Domain::Kubernetes, Some(reservation)) = (to, held.next()) {
+    let held = gate::slurm::foreign_reservations(situation.index, &node.slurm, None, now).next();
+    if let (Domain::Kubernetes, Some(reservation)) = (to, held) {
         return Err(Denied::NotFit {
             why: format!("Slurm has it in {reservation}, and it would not count as empty"),
         });
     }
-    drop(held);
     Ok(new_move(situation, node, from, &pool.name, to, now, None, why.to_owned(), requester, ticket))
 }
 

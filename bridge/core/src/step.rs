@@ -107,9 +107,8 @@ pub fn waits_for(view: &View<'_>) -> Vec<String> {
 }
 
 /// Jobs and GPU pods on a node in quarantine that nobody has noted yet, and no handover will (one that was caught on its way
-/// to Slurm notes no jobs): shrunk off it or force-deleted
-/// meanwhile, they may have processes there when an adoption ends the quarantine. Jobs only where Slurm is to be closed: on a
-/// node of Slurm's they come and go.
+/// to Slurm notes no jobs): shrunk off it or force-deleted meanwhile, they may have processes there when an adoption ends the
+/// quarantine. Jobs only where Slurm is to be closed: on a node of Slurm's they come and go.
 pub fn seen_in_quarantine(view: &View<'_>) -> Option<crate::event::Event> {
     let record = view.record;
     record.quarantine.as_ref()?;

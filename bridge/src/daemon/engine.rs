@@ -167,7 +167,7 @@ impl<D: Disk> Engine<D> {
             self.alarms(&Index::new(&facts.slurm));
             return Ticked { progress: self.journal.last().0 != before };
         }
-        if !self.import_pending && !self.unread.is_empty() {
+        if !self.import_pending && import::shows_any(&self.parts.site, &self.facts, &self.unread) {
             self.import();
         }
         let mut round = Round::default();
@@ -328,8 +328,7 @@ impl<D: Disk> Engine<D> {
             self.epoch = epoch;
         }
         self.import_pending = false;
-        let (site, facts) = (&self.parts.site, &self.facts);
-        self.unread.retain(|name| site.nodes.get(name).is_some_and(|node| !import::is_shown(node, facts)));
+        self.unread = import::unread(&self.parts.site, self.journal.book(), &self.facts, &self.unread);
         true
     }
 

@@ -1,5 +1,7 @@
 //! A scheduler that stays away: nothing opens meanwhile, and people are told.
 
+use kube_mock::{Id, Request};
+
 use super::*;
 
 /// A tick is this long here.
@@ -49,4 +51,26 @@ async fn a_ledger_without_nodes_waits_for_both_sides_and_tells_why() {
     }
     ticks(&mut run, 660).await;
     assert!(!is_told(&run));
+}
+
+/// A node of the inventory that Kubernetes does not have yet: looks go on for its marks, and the ledger tells of nothing. (The
+/// marks of its neighbours, which bear the epoch of this very daemon, were taken for another leader's.)
+#[tokio::test]
+async fn a_node_that_is_never_shown_makes_no_lines() {
+    let mut run = quiet().await;
+    run.world.lock().change(Who::Others, |world| {
+        let path = "/api/v1/nodes/gpu1".to_owned();
+        world.kube.request(&Request { method: "DELETE".into(), path, ..Request::default() });
+    });
+    run.engine.take().unwrap().stop().unwrap();
+    tick(&mut run).await;
+    assert!(run.world.lock().kube.get(&Id::node("gpu1")).is_none());
+    adopts(&mut run, "gpu2", Domain::Slurm).await.unwrap();
+    until(&mut run, |book| book.record(&NodeName::new("gpu2")).owner() == Some(Domain::Slurm)).await;
+    let before = events(&run).len();
+    ticks(&mut run, 600).await;
+    let events = events(&run);
+    assert_eq!(events.len(), before, "{:?}", events.last());
+    let started = events.iter().filter(|event| matches!(event, Event::Started { .. })).count();
+    assert_eq!(started, 2, "as often as it was started");
 }
