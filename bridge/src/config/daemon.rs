@@ -62,10 +62,14 @@ pub struct Slurm {
 
 impl Slurm {
     /// With `mode = "cli"`: scontrol or squeue behind sudo and the like that is not here, by its path. A warning, since what it
-    /// stands behind may run it elsewhere.
+    /// stands behind may run it elsewhere. Beside slurmrestd: scontrol that is not here at all. A warning, since which REST
+    /// version is spoken, and so what it is needed for, is known at the first look.
     pub(super) fn command_doubts(&self) -> Vec<Problem> {
-        if !matches!(self.endpoint, SlurmEndpoint::Commands) {
-            return Vec::new();
+        match self.endpoint {
+            SlurmEndpoint::Commands => {}
+            SlurmEndpoint::Http(_) | SlurmEndpoint::Unix(_) => {
+                return self.scontrol_is_missing().into_iter().collect();
+            }
         }
         let squeue = self.squeue.clone().unwrap_or_else(|| slurm::squeue_beside(&self.scontrol));
         let doubt = |(key, argv): (&str, &[String])| {
@@ -79,6 +83,15 @@ impl Slurm {
             Some(place.problem(Code::MissingFile, format!("no program {last}"), expected, advice))
         };
         [("scontrol", &*self.scontrol), ("squeue", &*squeue)].into_iter().filter_map(doubt).collect()
+    }
+
+    fn scontrol_is_missing(&self) -> Option<Problem> {
+        let program = self.scontrol.first().filter(|program| !slurm::is_there(program))?;
+        let place = Place { field: "slurm.scontrol".to_owned(), ..self.place.clone() };
+        let expected = "a command that can be run: up to REST v0.0.42 it makes all reservations, without which no node goes to \
+                        Kubernetes, and in every version it tells of a restored backup";
+        let advice = "install Slurm's commands here, or give their path".to_owned();
+        Some(place.problem(Code::MissingFile, format!("no program {program}"), expected.to_owned(), advice))
     }
 }
 

@@ -22,12 +22,17 @@ pub const LIMIT: Duration = Duration::from_mins(2);
 /// The daemon's user in Kubernetes.
 pub const WRITER: &str = "gpu-bridge";
 
-/// Why this machine can't run both, where it can't.
-pub async fn unsupported() -> Option<String> {
+/// Why this machine can't run Slurm, where it can't.
+pub fn slurm_unsupported() -> Option<String> {
     if std::env::var_os("GPU_BRIDGE_LABS").is_none() {
         return Some("GPU_BRIDGE_LABS is not set: `cargo xtask test` sets it".to_owned());
     }
-    match slurm::unsupported() {
+    slurm::unsupported()
+}
+
+/// Why this machine can't run both, where it can't.
+pub async fn unsupported() -> Option<String> {
+    match slurm_unsupported() {
         Some(reason) => Some(reason),
         None => gpu_bridge_labs::kubernetes::unsupported().await,
     }

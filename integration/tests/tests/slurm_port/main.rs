@@ -16,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use gpu_bridge::slurm::{Client, Mode, Options, Slurm as _, TokenSource, connect};
 use gpu_bridge_core::facts::slurm::{Action, Job, JobState, Slurm};
 use gpu_bridge_core::ids::{JobId, SlurmNodeName};
+use gpu_bridge_integration::labs::slurm_unsupported;
 use gpu_bridge_labs::slurm::{self, Lab, Node, Release};
 use tokio::task::JoinSet;
 
@@ -169,8 +170,8 @@ async fn on_slurm_26_05() -> Result<()> {
 }
 
 async fn on(release: Release) -> Result<()> {
-    if std::env::var_os("GPU_BRIDGE_LABS").is_none_or(|set| set != "1") {
-        println!("skipped: GPU_BRIDGE_LABS is not 1");
+    if let Some(reason) = slurm_unsupported() {
+        eprintln!("skipped: {reason}");
         return Ok(());
     }
     let apis: Vec<&str> = release.apis().iter().copied().chain([CLI]).collect();
